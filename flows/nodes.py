@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from flows.counted_lines import CountedLines
 from flows.tables import Flow, FlowNode
 from flows.windows import window_left
+from jobs import files
 from jobs.batches import made_inputs
 from jobs.batches.submission import CreateBatch
 from jobs.files import NewFile
 from jobs.settings import Settings
 from jobs.states import AskedPriority, InvalidLines
+from jobs.storage import Storage
 from jobs.tables import Batch, Tenant
 
 AnyNode = TypeVar("AnyNode", bound=FlowNode)
@@ -41,24 +44,15 @@ def batches_of(session: Session, nodes: Sequence[FlowNode]) -> dict[str, Batch]:
     return {batch.id: batch for batch in session.scalars(select(Batch).where(Batch.id.in_(ids)))}
 
 
-class Asked(Protocol):
-    """A flow that processes a collection."""
-
-    id: str
-    tenant_id: str
-    api_key_id: str | None
-    priority: str
-    expires_at: datetime
-    num_tries: int
-    reason: str | None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeBatch:
     """The batch of a node, apart from its lines."""
 
     name: str
     endpoint: str
+    priority: str
+    expires_at: datetime
+    """When the flow's time is over."""
     metadata: Mapping[str, str]
     """In addition to the node's name."""
     outputs_last_seconds: int
@@ -66,8 +60,32 @@ class NodeBatch:
     """Minimum window, even where the flow's time is over."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenLines:
+    """The lines of a node in the object store; no row names them yet."""
+
+    file: NewFile | None
+    """None without a line."""
+    num_lines: int
+
+    @property
+    def object_key(self) -> str | None:
+        return None if self.file is None else self.file.object_key
+
+
+def write_lines(storage: Storage, flow: Flow, name: str, lines: Iterable[bytes], *, settings: Settings) -> WrittenLines:
+    """Write the lines of a node. Raises ServiceError."""
+    counted = CountedLines(lines)
+    key = files.new_object_key(flow.tenant_id)
+    file = made_inputs.write_input(storage, key, counted, filename=f"{flow.id}_{name}.jsonl", settings=settings)
+    if counted.num_lines:
+        return WrittenLines(file=file, num_lines=counted.num_lines)
+    storage.delete(key)
+    return WrittenLines(file=None, num_lines=0)
+
+
 def begin(
-    session: Session, flow: Asked, node: FlowNode, *, lines: NewFile | None, wanted: NodeBatch, settings: Settings
+    session: Session, flow: Flow, node: FlowNode, *, lines: NewFile | None, wanted: NodeBatch, settings: Settings
 ) -> None:
     """Record that a node has begun and create its batch, in the transaction of the claim; no batch without lines.
 
@@ -88,15 +106,15 @@ def note_ended(session: Session, flow: Flow, node: FlowNode) -> None:
     session.flush()
 
 
-def _submit(session: Session, flow: Asked, lines: NewFile, wanted: NodeBatch, settings: Settings) -> Batch:
+def _submit(session: Session, flow: Flow, lines: NewFile, wanted: NodeBatch, settings: Settings) -> Batch:
     created = CreateBatch(
         input_file_id="",
         made_from=f"{wanted.name} of {flow.id}",
         endpoint=wanted.endpoint,
-        completion_window=window_left(session, flow.expires_at, least_minutes=wanted.least_minutes),
+        completion_window=window_left(session, wanted.expires_at, least_minutes=wanted.least_minutes),
         metadata={**wanted.metadata, "stage": wanted.name},
         output_expires_after_seconds=wanted.outputs_last_seconds,
-        priority=AskedPriority(flow.priority),
+        priority=AskedPriority(wanted.priority),
         invalid_lines=InvalidLines.SKIP,
         is_ours=True,
     )

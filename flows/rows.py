@@ -1,16 +1,15 @@
-"""The row of a flow: its lock, its state, and its deletion."""
+"""The row of a flow: its lock, its claim, and its deletion."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from typing import TypeVar
 
-from sqlalchemy import func, select, text
+from sqlalchemy import select, text
 from sqlalchemy.orm import Session
 
 from flows.tables import Flow
 from jobs.claims.statements import CLAIM_COLUMNS
-from jobs.states import State, require_move
 
 AnyFlow = TypeVar("AnyFlow", bound=Flow)
 
@@ -23,17 +22,9 @@ def lock(session: Session, kind: type[AnyFlow], flow_id: str) -> AnyFlow | None:
     return session.scalar(select(kind).where(kind.id == flow_id), execution_options={"populate_existing": True})
 
 
-def enter(session: Session, flow: Flow, after: State, *, is_end: bool) -> None:
-    """Move a locked flow to its next state; at its end the claim is released. Raises IllegalMoveError.
-
-    The only writer of `state`, called only by the `lifecycle` of each kind.
-    """
-    require_move(type(after)(flow.state), after)
-    flow.state = after.value
-    flow.look_at = None
-    if is_end:
-        flow.ended_at = session.scalar(select(func.now()))
-        CLAIM_COLUMNS.free(flow)
+def free(flow: Flow) -> None:
+    """Release the claim of a locked flow."""
+    CLAIM_COLUMNS.free(flow)
 
 
 def forget(session: Session, flow_ids: Collection[str]) -> None:

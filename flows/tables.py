@@ -39,6 +39,7 @@ class Flow(Base):
     api_key_id: Mapped[str | None]  # whose budgets its batches are charged to
     idempotency_key: Mapped[str | None]
     fingerprint: Mapped[str | None]  # of the create call; null: it cannot be repeated
+    values: Mapped[dict[str, Any] | None]  # of a kind without a table of its own: what was asked, and the outputs
     created_at: Mapped[datetime] = created_at()
     ended_at: Mapped[datetime | None]
     claim_fence: Mapped[int] = mapped_column(server_default="0")  # only grows

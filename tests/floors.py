@@ -187,9 +187,9 @@ FLOORS = {
         ["counted_lines", "states", "windows"],
         ["due", "tables"],
         ["nodes", "reasons", "repeated_calls", "rows"],
-        ["standing"],
+        ["deletion", "kinds", "standing"],
         ["recipe"],
-        ["advancing"],
+        ["advancing", "line_recipe"],
     ],
     "api": [
         ["admission", "fields", "logs", "origins", "multipart", "ranges", "schemas", "scopes", "store"],

@@ -5,25 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import timedelta
 
-from sqlalchemy import delete, select, text
+from sqlalchemy import delete, text
 from sqlalchemy.orm import Session, sessionmaker
 
-from features.documents import lifecycle, stages
+from features.documents import stages
+from features.documents.lifecycle import EXTRACTIONS
 from features.documents.reviewing import reviews
-from features.documents.states import TERMINAL_EXTRACTION_STATES, ExtractionState
 from features.documents.tables import CollectionDocument, Extraction
 from flows import rows
-from flows.nodes import batches_of
-from jobs import deletions, files
-from jobs.batches.deletion import delete_batch
+from flows.deletion import delete_batches, delete_files
+from jobs import deletions
 from jobs.database import transaction
 from jobs.deletions import Deleted
-from jobs.errors import ConflictError
 from jobs.purges import Purge
 from jobs.retention.purging import delete_objects
 from jobs.settings import Settings
 from jobs.storage import Storage
-from jobs.tables import File
 
 _ROWS = 500  # per transaction
 _REVIEWS = 10_000  # per transaction
@@ -34,21 +31,11 @@ def delete_extraction(session: Session, tenant_id: str, extraction_id: str, *, b
 
     Billing entries stay. Raises NotFoundError, or ConflictError if it has not ended.
     """
-    extraction = lifecycle.lock_own(session, tenant_id, extraction_id)
-    if ExtractionState(extraction.state) not in TERMINAL_EXTRACTION_STATES:
-        raise ConflictError(
-            f"Cannot delete an extraction with status '{extraction.state}'. Cancel it or wait for its end, then delete "
-            "it.",
-            code="extraction_not_deletable",
-        )
-    begun = stages.stages_of(session, extraction_id)
-    batches = [batch for batch in batches_of(session, begun).values() if batch.deleted_at is None]
-    file_ids = [batch.input_file_id for batch in batches] + _named_files(extraction)
-    for batch in batches:
-        delete_batch(session, tenant_id, batch.id, by=by)
+    extraction = EXTRACTIONS.lock_to_delete(session, tenant_id, extraction_id)
+    delete_batches(session, stages.stages_of(session, extraction_id), by=by)
+    named = _named_files(extraction)
     _forget(session, [extraction_id])
-    kept = select(File).where(File.id.in_(file_ids), File.deleted_at.is_(None)).order_by(File.id)
-    files.mark_deleted(session, session.scalars(kept.with_for_update()).all(), by=by)
+    delete_files(session, named, by=by)
     deletions.record(session, Deleted.EXTRACTION, [(extraction_id, tenant_id)], by=by)
 
 

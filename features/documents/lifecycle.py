@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import orjson
-from sqlalchemy import func, select
+from sqlalchemy import func, select, true
 from sqlalchemy.orm import Session
 
 from features.documents.asking import require_askable
@@ -23,16 +23,16 @@ from features.documents.states import TERMINAL_EXTRACTION_STATES, ExtractionStat
 from features.documents.tables import Extraction
 from features.pipelines.steps import require_model
 from flows import repeated_calls
-from flows.rows import enter, lock
+from flows.kinds import Kind
 from jobs.accounts.limits import check_priority
 from jobs.batches.submission import check_metadata
 from jobs.call_limits import parse_window
 from jobs.chunks import fleet
 from jobs.database import advisory_lock
-from jobs.errors import ConflictError, InputError, LimitError, NotFoundError
+from jobs.errors import InputError, LimitError
 from jobs.ids import new_id
 from jobs.lines.body_context import DEFAULT_TOP_K
-from jobs.pagination import Page, read_page
+from jobs.pagination import Page
 from jobs.states import AskedPriority
 from jobs.tables import Tenant
 
@@ -154,37 +154,15 @@ def _check_room(session: Session, tenant_id: str, settings: DocumentSettings) ->
         )
 
 
-def get_extraction(session: Session, tenant_id: str, extraction_id: str) -> Extraction:
-    """Return an extraction of this tenant. Raises NotFoundError."""
-    is_mine = (Extraction.id == extraction_id) & (Extraction.tenant_id == tenant_id)
-    extraction = session.scalar(select(Extraction).where(is_mine))
-    if extraction is None:
-        raise not_found(extraction_id)
-    return extraction
+EXTRACTIONS = Kind(Extraction, "extraction", ends=TERMINAL_EXTRACTION_STATES)
 
 
 def list_extractions(
     session: Session, tenant_id: str, *, collection_id: str | None, after: str | None, limit: int
 ) -> Page[Extraction]:
     """Return a page of a tenant's extractions, newest first. Raises InputError on an unknown `after`."""
-    query = select(Extraction).where(Extraction.tenant_id == tenant_id)
-    if collection_id is not None:
-        query = query.where(Extraction.collection_id == collection_id)
-    return read_page(session, query, table=Extraction, tenant_id=tenant_id, after=after, limit=limit)
-
-
-def lock_extraction(session: Session, extraction_id: str) -> Extraction | None:
-    """Return the extraction, fresh and locked until the transaction ends, or None."""
-    return lock(session, Extraction, extraction_id)
-
-
-def lock_own(session: Session, tenant_id: str, extraction_id: str) -> Extraction:
-    """Return a locked extraction of this tenant. Raises NotFoundError, also if it was deleted meanwhile."""
-    get_extraction(session, tenant_id, extraction_id)
-    extraction = lock_extraction(session, extraction_id)
-    if extraction is None:
-        raise not_found(extraction_id)
-    return extraction
+    of_it = true() if collection_id is None else Extraction.collection_id == collection_id
+    return EXTRACTIONS.page(session, tenant_id, of_it, after=after, limit=limit)
 
 
 def cancel_extraction(session: Session, tenant_id: str, extraction_id: str, *, reason: str) -> Extraction:
@@ -192,29 +170,16 @@ def cancel_extraction(session: Session, tenant_id: str, extraction_id: str, *, r
 
     Raises NotFoundError, or ConflictError if it has ended.
     """
-    extraction = lock_own(session, tenant_id, extraction_id)
-    if extraction.state in (ExtractionState.CANCELLING, ExtractionState.CANCELLED):
-        return extraction
-    if ExtractionState(extraction.state) in TERMINAL_EXTRACTION_STATES:
-        raise ConflictError(
-            f"Cannot cancel an extraction with status '{extraction.state}'.", code="extraction_not_cancellable"
-        )
-    stop(session, extraction, reason=reason)
+    extraction, is_open = EXTRACTIONS.lock_to_cancel(session, tenant_id, extraction_id)
+    if is_open:
+        stop(session, extraction, reason=reason)
     return extraction
 
 
 def stop(session: Session, extraction: Extraction, *, reason: str) -> None:
     """Cancel a locked extraction that is in progress."""
     extraction.reason = reason
-    move(session, extraction, ExtractionState.CANCELLING)
-
-
-def move(session: Session, extraction: Extraction, after: ExtractionState) -> None:
-    """Move a locked extraction to its next state; the only writer of `state`. Raises IllegalMoveError."""
-    before = extraction.state
-    enter(session, extraction, after, is_end=after in TERMINAL_EXTRACTION_STATES)
-    log.info("extraction moved extraction_id=%s state=%s after=%s", extraction.id, before, after)
-    session.flush()
+    EXTRACTIONS.move(session, extraction, ExtractionState.CANCELLING)
 
 
 def stored_plan(extraction: Extraction) -> StoredPlan:
@@ -224,10 +189,6 @@ def stored_plan(extraction: Extraction) -> StoredPlan:
     except ExtractionError as error:
         raise InputError(str(error)) from None
     return replace(plan, passes=replace(plan.passes, again=extraction.again))
-
-
-def not_found(extraction_id: str) -> NotFoundError:
-    return NotFoundError(f"No extraction found with id {extraction_id[:100]!r}.", param="extraction_id")
 
 
 def counts_of(extraction: Extraction) -> dict[str, Any]:

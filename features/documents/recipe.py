@@ -65,7 +65,7 @@ class ExtractionRecipe(Recipe[Extraction, Standing]):
         lifecycle.stop(session, flow, reason=reason)
 
     def end_early(self, session: Session, flow: Extraction, *, is_cancelled: bool) -> None:
-        lifecycle.move(session, flow, ExtractionState.CANCELLED if is_cancelled else ExtractionState.FAILED)
+        lifecycle.EXTRACTIONS.move(session, flow, ExtractionState.CANCELLED if is_cancelled else ExtractionState.FAILED)
 
     # --- a stage -----------------------------------------------------------------------------------------------------
 
@@ -153,7 +153,7 @@ class ExtractionRecipe(Recipe[Extraction, Standing]):
             extraction.num_to_review = written.num_to_review
             record_ranges.note(session, extraction.id, written.ranges)
             note_reason(extraction, reason)
-            lifecycle.move(session, extraction, ExtractionState.COMPLETED)
+            lifecycle.EXTRACTIONS.move(session, extraction, ExtractionState.COMPLETED)
 
 
 def _delete_kept(session: Session, extraction: Extraction, column: str) -> None:

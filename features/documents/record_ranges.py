@@ -15,7 +15,7 @@ from sqlalchemy import select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
-from features.documents.lifecycle import lock_own
+from features.documents.lifecycle import EXTRACTIONS
 from features.documents.records import MAX_RECORD_BYTES, RecordsFile
 from features.documents.tables import RecordRanges
 from jobs.errors import NotFoundError
@@ -41,7 +41,7 @@ def note(session: Session, extraction_id: str, ranges: Mapping[str, ByteRange]) 
 
 def note_late(session: Session, tenant_id: str, extraction_id: str, ranges: Mapping[str, ByteRange]) -> None:
     """Store the ranges for a completed extraction of this tenant. Raises NotFoundError if it was deleted meanwhile."""
-    lock_own(session, tenant_id, extraction_id)
+    EXTRACTIONS.lock_own(session, tenant_id, extraction_id)
     note(session, extraction_id, ranges)
 
 

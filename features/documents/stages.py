@@ -92,6 +92,8 @@ def begin(
     new_batch = nodes.NodeBatch(
         name=stage.value,
         endpoint=_ENDPOINTS.get(stage, CHAT_ENDPOINT),
+        priority=extraction.priority,
+        expires_at=extraction.expires_at,
         metadata={"extraction_id": extraction.id},
         outputs_last_seconds=MAX_EXPIRY_SECONDS,
         least_minutes=_LEAST_MINUTES.get(stage, 1),

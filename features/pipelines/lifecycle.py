@@ -21,13 +21,14 @@ from features.pipelines.scheduling.planning import PlannedRun, Underway
 from features.pipelines.spec import OnError, parse_definition
 from features.pipelines.states import TERMINAL_RUN_STATES, RunKind, RunState
 from features.pipelines.tables import Pipeline, Run, Schedule
+from flows.kinds import Kind
 from flows.reasons import note_reason
-from flows.rows import enter, forget, lock
+from flows.rows import forget
 from flows.states import CLAIMABLE_STATES
 from flows.tables import Flow
-from jobs.errors import ConflictError, NotFoundError
+from jobs.errors import ConflictError
 from jobs.ids import new_id
-from jobs.pagination import Page, read_page
+from jobs.pagination import Page
 from jobs.states import EventType
 from jobs.tables.base import one_of
 
@@ -110,12 +111,7 @@ def _rows(new: NewRun, *, run_id: str) -> tuple[dict[str, Any], dict[str, Any]]:
     return flow, run
 
 
-def get_run(session: Session, tenant_id: str, run_id: str) -> Run:
-    """Return a run of this tenant. Raise NotFoundError."""
-    run = session.scalar(select(Run).where(Run.id == run_id, Run.tenant_id == tenant_id))
-    if run is None:
-        raise _not_found(run_id)
-    return run
+RUNS = Kind(Run, "run", ends=TERMINAL_RUN_STATES)
 
 
 def list_runs(
@@ -129,14 +125,12 @@ def list_runs(
     limit: int = 20,
 ) -> Page[Run]:
     """Return a page of a tenant's runs, newest first. Raise InputError on an unknown `after`."""
-    query = select(Run).where(Run.tenant_id == tenant_id)
-    if pipeline_id is not None:
-        query = query.where(Run.pipeline_id == pipeline_id)
-    if schedule_id is not None:
-        query = query.where(Run.schedule_id == schedule_id)
-    if states:
-        query = query.where(Run.state.in_([state.value for state in states]))
-    return read_page(session, query, table=Run, tenant_id=tenant_id, after=after, limit=limit)
+    wanted = [
+        *([] if pipeline_id is None else [Run.pipeline_id == pipeline_id]),
+        *([] if schedule_id is None else [Run.schedule_id == schedule_id]),
+        *([Run.state.in_([state.value for state in states])] if states else []),
+    ]
+    return RUNS.page(session, tenant_id, *wanted, after=after, limit=limit)
 
 
 def underway(session: Session, schedule_ids: Collection[str]) -> dict[str, Underway]:
@@ -147,20 +141,6 @@ def underway(session: Session, schedule_ids: Collection[str]) -> dict[str, Under
     for schedule_id, state, number in session.execute(counted):
         counts[schedule_id][state == RunState.QUEUED] += number
     return {key: Underway(running=counts[key][False], queued=counts[key][True]) for key in schedule_ids}
-
-
-def lock_run(session: Session, run_id: str) -> Run | None:
-    """Return the run, refreshed and locked until the transaction ends, or None."""
-    return lock(session, Run, run_id)
-
-
-def lock_own(session: Session, tenant_id: str, run_id: str) -> Run:
-    """Return a locked run of this tenant. Raise NotFoundError, also if it is deleted meanwhile."""
-    get_run(session, tenant_id, run_id)
-    run = lock_run(session, run_id)
-    if run is None:
-        raise _not_found(run_id)
-    return run
 
 
 def is_any_to_start(session: Session) -> bool:
@@ -180,7 +160,7 @@ def start_queued(session: Session) -> list[str]:
         )
         if pipeline is None:
             continue
-        run = lock_run(session, row.id)
+        run = RUNS.lock(session, row.id)
         if run is None or run.state != RunState.QUEUED or _is_under_way(session, pipeline.id):
             continue
         run.definition = run.definition or pipeline.definition
@@ -191,12 +171,9 @@ def start_queued(session: Session) -> list[str]:
 
 def cancel_run(session: Session, tenant_id: str, run_id: str, *, reason: str) -> Run:
     """Ask a run to stop; its published files stay. Repeating it is no error. Raise ConflictError if it has ended."""
-    run = lock_own(session, tenant_id, run_id)
-    if run.state in (RunState.CANCELLING, RunState.CANCELLED):
-        return run
-    if RunState(run.state) in TERMINAL_RUN_STATES:
-        raise ConflictError(f"Cannot cancel a run with status '{run.state}'.", code="run_not_cancellable")
-    stop(session, run, reason=reason)
+    run, is_open = RUNS.lock_to_cancel(session, tenant_id, run_id)
+    if is_open:
+        stop(session, run, reason=reason)
     return run
 
 
@@ -229,7 +206,7 @@ def stop_queued(session: Session, of: ColumnElement[bool], *, reason: str) -> No
 
 def resume_run(session: Session, tenant_id: str, run_id: str) -> Run:
     """Resume a failed run where it stopped, with the current caps of its pipeline. Raise ConflictError."""
-    run = lock_own(session, tenant_id, run_id)
+    run = RUNS.lock_own(session, tenant_id, run_id)
     if run.state != RunState.FAILED:
         raise ConflictError(
             f"Cannot resume a run with status '{run.state}': only a failed one can be resumed. Trigger a new run "
@@ -257,16 +234,11 @@ def end_run(session: Session, run: Run, after: RunState, *, reason: str | None =
 
 def move_run(session: Session, run: Run, after: RunState) -> None:
     """Move a locked run to its next state; nothing else writes `run.state`. Raise IllegalMoveError."""
-    before = run.state
     if after in (RunState.SUCCEEDED, RunState.FAILED):
         events.tell_of_late_runs(session, of_run=run.id)  # while it is still late
-    enter(session, run, after, is_end=after in TERMINAL_RUN_STATES)
-    log.info("run moved run_id=%s state=%s after=%s", run.id, before, after)
     if after is RunState.RUNNING:
         run.started_at = session.scalar(select(func.now()))
-    if after is RunState.QUEUED:
-        run.ended_at = None
-    session.flush()
+    RUNS.move(session, run, after)
     if after is RunState.FAILED:
         events.tell(session, run, EventType.RUN_FAILED)
 
@@ -274,10 +246,6 @@ def move_run(session: Session, run: Run, after: RunState) -> None:
 def _caps_of(pipeline: Pipeline) -> dict[str, Any]:
     """Return the caps, which may be raised for runs that have begun, as they do not affect the output."""
     return {name: pipeline.definition.get(name) for name in ("max_tokens", "max_cost")}
-
-
-def _not_found(run_id: str) -> NotFoundError:
-    return NotFoundError(f"No run found with id {run_id[:100]!r}.", param="run_id")
 
 
 def _is_under_way(session: Session, pipeline_id: str) -> bool:

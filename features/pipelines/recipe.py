@@ -70,7 +70,7 @@ class RunRecipe(Recipe[Run, Standing]):
         schedule_id = session.scalar(_SCHEDULE, {"run_id": flow_id})
         if schedule_id is not None:
             session.get(Schedule, schedule_id, with_for_update={"key_share": True}, populate_existing=True)
-        return lifecycle.lock_run(session, flow_id)
+        return lifecycle.RUNS.lock(session, flow_id)
 
     def is_any_waiting(self, session: Session) -> bool:
         return lifecycle.is_any_to_start(session)

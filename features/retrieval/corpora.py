@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy.orm import Session
 
 from features.documents.collections.corpora import AskedIndex
-from features.retrieval.lifecycle import find_index
+from features.retrieval.lifecycle import INDEXES
 from features.retrieval.questions import embedder_of
 from jobs.errors import InputError
 
@@ -16,7 +16,7 @@ def asked_index(session: Session, tenant_id: str, index_id: str) -> AskedIndex:
     Raises NotFoundError, ConflictError if it is not completed or its model has changed, or InputError if it has no
     passage.
     """
-    index = find_index(session, tenant_id, index_id)
+    index = INDEXES.get(session, tenant_id, index_id)
     embedder_of(session, tenant_id, index_id)
     if not index.num_passages:
         raise InputError(f"Index {index_id!r} has no passage.", param="index_id", code="empty_index")

@@ -2,45 +2,27 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
-from sqlalchemy import func, select
+from sqlalchemy import func, select, true
 from sqlalchemy.orm import Session
 
 from features.retrieval.states import TERMINAL_INDEX_STATES, IndexState
 from features.retrieval.tables import PassageIndex
-from flows.rows import enter, lock
+from flows.kinds import Kind
 from jobs import deletions
 from jobs.deletions import Deleted
-from jobs.errors import NotFoundError
-from jobs.pagination import Page, read_page
+from jobs.pagination import Page
 
-log = logging.getLogger(__name__)
-
-
-def find_index(session: Session, tenant_id: str, index_id: str) -> PassageIndex:
-    """Return an index of this tenant. Raises NotFoundError, also if it is deleted or another tenant's."""
-    is_mine = (PassageIndex.id == index_id) & (PassageIndex.tenant_id == tenant_id)
-    index = session.scalar(select(PassageIndex).where(is_mine, PassageIndex.deleted_at.is_(None)))
-    if index is None:
-        raise not_found(index_id)
-    return index
+INDEXES = Kind(PassageIndex, "index", ends=TERMINAL_INDEX_STATES, is_shown=lambda: PassageIndex.deleted_at.is_(None))
 
 
 def list_indexes(
     session: Session, tenant_id: str, *, collection_id: str | None, after: str | None, limit: int
 ) -> Page[PassageIndex]:
     """Return a page of a tenant's indexes, newest first. Raises InputError on an unknown `after`."""
-    query = select(PassageIndex).where(PassageIndex.tenant_id == tenant_id, PassageIndex.deleted_at.is_(None))
-    if collection_id is not None:
-        query = query.where(PassageIndex.collection_id == collection_id)
-    return read_page(session, query, table=PassageIndex, tenant_id=tenant_id, after=after, limit=limit)
-
-
-def lock_index(session: Session, index_id: str) -> PassageIndex | None:
-    """Return the index, fresh and locked until the transaction ends, or None."""
-    return lock(session, PassageIndex, index_id)
+    of_it = true() if collection_id is None else PassageIndex.collection_id == collection_id
+    return INDEXES.page(session, tenant_id, of_it, after=after, limit=limit)
 
 
 def delete_index(session: Session, tenant_id: str, index_id: str, *, by: str) -> None:
@@ -48,28 +30,15 @@ def delete_index(session: Session, tenant_id: str, index_id: str, *, by: str) ->
 
     A batch that it waits for is cancelled, and `features.retrieval.purging` deletes its data. Billing entries stay.
     """
-    find_index(session, tenant_id, index_id)
-    index = lock_index(session, index_id)
-    if index is None or index.deleted_at is not None:
-        raise not_found(index_id)
+    index = INDEXES.lock_own(session, tenant_id, index_id)
+    if index.deleted_at is not None:
+        raise INDEXES.not_found(index_id)
     if index.state == IndexState.IN_PROGRESS:
-        move(session, index, IndexState.CANCELLING)
+        INDEXES.move(session, index, IndexState.CANCELLING)
     index.deleted_at = session.scalar(select(func.now()))
     index.idempotency_key = index.request_metadata = index.name = None
     session.flush()
     deletions.record(session, Deleted.INDEX, [(index_id, tenant_id)], by=by)
-
-
-def move(session: Session, index: PassageIndex, after: IndexState) -> None:
-    """Move a locked index to its next state; the only writer of `state`. Raises IllegalMoveError."""
-    before = index.state
-    enter(session, index, after, is_end=after in TERMINAL_INDEX_STATES)
-    log.info("index moved index_id=%s state=%s after=%s", index.id, before, after)
-    session.flush()
-
-
-def not_found(index_id: str) -> NotFoundError:
-    return NotFoundError(f"No index found with id {index_id[:100]!r}.", param="index_id")
 
 
 def counts_of(index: PassageIndex) -> dict[str, Any]:

@@ -15,18 +15,16 @@ from features.retrieval.objects import named_key, vectors_key
 from features.retrieval.states import TERMINAL_INDEX_STATES
 from features.retrieval.tables import IndexSegment, PassageIndex
 from flows import rows
-from flows.nodes import batches_of
-from jobs import deletions, files
-from jobs.batches.deletion import delete_batch
+from flows.deletion import delete_batches
+from jobs import deletions
 from jobs.database import transaction
 from jobs.purges import SWEEP_AGAIN, Purge
 from jobs.retention.backups import are_objects_held
 from jobs.retention.purging import delete_objects
 from jobs.settings import Settings
-from jobs.states import TERMINAL_BATCH_STATES, BatchState
 from jobs.storage import Storage, StoredObject, prepared, tokenizers
 from jobs.storage.store_owner import may_sweep
-from jobs.tables import File, Tenant
+from jobs.tables import Tenant
 
 log = logging.getLogger(__name__)
 
@@ -112,7 +110,9 @@ def _unneeded(session: Session, names: Sequence[str]) -> list[str]:
 def _purge(maker: sessionmaker[Session], storage: Storage, index_id: str) -> bool:
     """Delete one index for good; return False if that is not possible yet."""
     with transaction(maker) as session:
-        if are_objects_held(session) or not _delete_batches(session, index_id):
+        if are_objects_held(session):
+            return False
+        if not delete_batches(session, stages.stages_of(session, index_id), by=deletions.RETENTION):
             return False
         keys = _object_keys(session, index_id)
     if len(delete_objects(storage, {key: key for key in keys})) < len(keys):
@@ -128,20 +128,6 @@ def _object_keys(session: Session, index_id: str) -> list[str]:
     documents = [] if index is None or index.documents_key is None else [index.documents_key]
     segments = session.scalars(select(IndexSegment.object_key).where(IndexSegment.index_id == index_id))
     return documents + [key for object_key in segments for key in (object_key, vectors_key(object_key))]
-
-
-def _delete_batches(session: Session, index_id: str) -> bool:
-    """Delete the batches of an index with their files; return False if one has not ended."""
-    all_batches = batches_of(session, stages.stages_of(session, index_id)).values()
-    batches = [batch for batch in all_batches if batch.deleted_at is None]
-    if any(BatchState(batch.state) not in TERMINAL_BATCH_STATES for batch in batches):
-        return False
-    for batch in batches:
-        delete_batch(session, batch.tenant_id, batch.id, by=deletions.RETENTION)
-    inputs = [batch.input_file_id for batch in batches]
-    kept = select(File).where(File.id.in_(inputs), File.deleted_at.is_(None)).order_by(File.id)
-    files.mark_deleted(session, session.scalars(kept.with_for_update()).all(), by=deletions.RETENTION)
-    return True
 
 
 _DELETE_OF_DELETED_TENANTS = text("""

@@ -13,7 +13,7 @@ import orjson
 from numpy.typing import NDArray
 from sqlalchemy.orm import Session
 
-from features.retrieval.lifecycle import find_index
+from features.retrieval.lifecycle import INDEXES
 from features.retrieval.parts import IndexParts, parts_of
 from features.retrieval.segments import vector_of
 from jobs.batches import lifecycle, made_inputs
@@ -50,7 +50,7 @@ def embedder_of(session: Session, tenant_id: str, index_id: str) -> Embedder | N
 
     Raises NotFoundError, or ConflictError if the index is not completed or its model has changed.
     """
-    parts = parts_of(session, find_index(session, tenant_id, index_id))
+    parts = parts_of(session, INDEXES.get(session, tenant_id, index_id))
     model, embedding = parts.embedding_model, parts.signature.embedding
     if model is None or embedding is None:
         return None

@@ -24,15 +24,12 @@ from features.retrieval.standing import Standing, look
 from features.retrieval.states import IndexState
 from features.retrieval.tables import IndexNode, IndexSegment, PassageIndex
 from flows import nodes
-from flows.counted_lines import CountedLines
 from flows.reasons import note_reason
 from flows.recipe import Recipe
 from flows.tables import FlowNode
 from jobs import files, served_models
 from jobs.accounts.limits import limits_of
-from jobs.batches import made_inputs
 from jobs.errors import LimitError, RateLimitError
-from jobs.files import NewFile
 from jobs.settings import Settings
 from jobs.storage import Storage
 from jobs.tables import Tenant
@@ -62,10 +59,10 @@ class IndexRecipe(Recipe[PassageIndex, Standing]):
 
     def cancel(self, session: Session, flow: PassageIndex, *, reason: str) -> None:
         note_reason(flow, reason)
-        lifecycle.move(session, flow, IndexState.CANCELLING)
+        lifecycle.INDEXES.move(session, flow, IndexState.CANCELLING)
 
     def end_early(self, session: Session, flow: PassageIndex, *, is_cancelled: bool) -> None:
-        lifecycle.move(session, flow, IndexState.CANCELLED if is_cancelled else IndexState.FAILED)
+        lifecycle.INDEXES.move(session, flow, IndexState.CANCELLED if is_cancelled else IndexState.FAILED)
 
     # --- a stage -----------------------------------------------------------------------------------------------------
 
@@ -74,17 +71,19 @@ class IndexRecipe(Recipe[PassageIndex, Standing]):
         building = Building(work, standing, self._storage)
         if stage is IndexStage.READ:
             documents_key = building.keep_documents()
-            self._submit(work, stage, building.read_lines(documents_key), documents_key=documents_key)
+            self._submit(work, standing.flow, stage, building.read_lines(documents_key), documents_key=documents_key)
         elif stage is IndexStage.CUT:
             segments: list[NewSegment] = []
-            self._submit(work, stage, _noting(building.new_segments(), segments, standing.flow), segments=segments)
+            cut = _noting(building.new_segments(), segments, standing.flow)
+            self._submit(work, standing.flow, stage, cut, segments=segments)
         else:
-            self._submit(work, stage, building.embedding_lines(stage))
+            self._submit(work, standing.flow, stage, building.embedding_lines(stage))
         return True
 
     def _submit(
         self,
         work: IndexWork,
+        index: PassageIndex,
         stage: IndexStage,
         lines: Iterable[bytes],
         *,
@@ -92,25 +91,16 @@ class IndexRecipe(Recipe[PassageIndex, Standing]):
         segments: list[NewSegment] | None = None,
     ) -> None:
         """Write the lines of a stage, and begin it with the objects that it names."""
-        with work.reading() as session:
-            tenant_id = session.get_one(PassageIndex, work.claim.id).tenant_id
-        counted = CountedLines(lines)
-        key, name = files.new_object_key(tenant_id), f"{work.claim.id}_{stage}.jsonl"
-        written: NewFile | None = made_inputs.write_input(
-            self._storage, key, counted, filename=name, settings=self._settings
-        )
-        if not counted.num_lines:
-            self._storage.delete(key)
-            written = None
+        written = nodes.write_lines(self._storage, index, stage, lines, settings=self._settings)
         try:
-            with work.writing() as (session, index):
-                if index.state != IndexState.IN_PROGRESS:
+            with work.writing() as (session, locked):
+                if locked.state != IndexState.IN_PROGRESS:
                     return  # it was deleted meanwhile, which the next attempt sees
-                index.documents_key = documents_key or index.documents_key
-                session.add_all(_row(index, segment) for segment in segments or ())
-                stages.begin(session, index, stage, written, num_lines=counted.num_lines, settings=self._settings)
+                locked.documents_key = documents_key or locked.documents_key
+                session.add_all(_row(locked, segment) for segment in segments or ())
+                stages.begin(session, locked, stage, written, settings=self._settings)
         except (LimitError, RateLimitError):
-            for unneeded in (key, documents_key):  # the next attempt writes them again
+            for unneeded in (written.object_key, documents_key):  # the next attempt writes them again
                 if unneeded is not None:
                     self._storage.delete(unneeded)
             raise
@@ -182,7 +172,7 @@ class IndexRecipe(Recipe[PassageIndex, Standing]):
     ) -> None:
         with work.writing() as (session, index):
             if index.state == IndexState.CANCELLING:
-                lifecycle.move(session, index, IndexState.CANCELLED)
+                lifecycle.INDEXES.move(session, index, IndexState.CANCELLED)
                 return
             for number, vectors in written:
                 mine = (IndexSegment.index_id == index.id) & (IndexSegment.number == number)
@@ -192,7 +182,7 @@ class IndexRecipe(Recipe[PassageIndex, Standing]):
             index.num_without_vector = sum(vectors.num_missing for _, vectors in written)
             index.signature = signature
             note_reason(index, None if signature is not None else "none of its documents has a passage")
-            lifecycle.move(session, index, IndexState.COMPLETED if signature is not None else IndexState.FAILED)
+            lifecycle.INDEXES.move(session, index, IndexState.COMPLETED if signature is not None else IndexState.FAILED)
 
 
 def _noting(segments: Iterable[NewSegment], recorded: list[NewSegment], index: PassageIndex) -> Iterator[bytes]:

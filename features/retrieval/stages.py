@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 
 from features.retrieval.tables import IndexNode, PassageIndex
 from flows import nodes
-from jobs.files import NewFile
+from flows.nodes import WrittenLines
 from jobs.lines.document_bodies import CUT_ENDPOINT, READ_ENDPOINT
 from jobs.lines.embedding_bodies import EMBEDDING_ENDPOINT
 from jobs.settings import Settings
@@ -51,17 +51,18 @@ def begin(
     session: Session,
     index: PassageIndex,
     stage: IndexStage,
-    lines: NewFile | None,
+    lines: WrittenLines,
     *,
-    num_lines: int,
     settings: Settings,
 ) -> None:
     """Record that a stage has begun and create its batch: `flows.nodes.begin`."""
     new_batch = nodes.NodeBatch(
         name=stage.value,
         endpoint=_ENDPOINTS.get(stage, EMBEDDING_ENDPOINT),
+        priority=index.priority,
+        expires_at=index.expires_at,
         metadata={"index_id": index.id},
         outputs_last_seconds=_OUTPUTS_LAST,
     )
-    node = IndexNode(flow_id=index.id, number=STAGES.index(stage), name=stage.value, num_lines=num_lines)
-    nodes.begin(session, index, node, lines=lines, wanted=new_batch, settings=settings)
+    node = IndexNode(flow_id=index.id, number=STAGES.index(stage), name=stage.value, num_lines=lines.num_lines)
+    nodes.begin(session, index, node, lines=lines.file, wanted=new_batch, settings=settings)

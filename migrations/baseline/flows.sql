@@ -8,6 +8,7 @@ CREATE TABLE flow (
     api_key_id text,
     idempotency_key text,
     fingerprint text,
+    values jsonb,
     created_at timestamptz DEFAULT now() NOT NULL,
     ended_at timestamptz,
     claim_fence bigint DEFAULT '0' NOT NULL,

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from sqlalchemy.orm import Session, sessionmaker
 
-from features.retrieval.lifecycle import find_index
+from features.retrieval.lifecycle import INDEXES
 from features.retrieval.parts import IndexParts, parts_of
 from features.retrieval.searching import Found, FoundPassage, Query, Searcher
 from jobs.batches.retrieval.results import INDEX_NOT_FOUND, UNAVAILABLE
@@ -43,7 +43,7 @@ class PassageAnswers:
     def _parts(self, request: FindRequest, tenant_id: str) -> IndexParts:
         try:
             with transaction(self.sessions) as session:
-                return parts_of(session, find_index(session, tenant_id, request.index))
+                return parts_of(session, INDEXES.get(session, tenant_id, request.index))
         except NotFoundError as error:
             raise LineError(error.message, code=INDEX_NOT_FOUND) from None
 

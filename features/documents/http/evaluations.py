@@ -59,7 +59,7 @@ async def evaluated(services: Services, tenant_id: str, extraction_id: str, gold
 
 def _find(services: Services, tenant_id: str, extraction_id: str, gold_file_id: str | None) -> GoldSource:
     with transaction(services.sessions) as session:
-        extraction = lifecycle.get_extraction(session, tenant_id, extraction_id)
+        extraction = lifecycle.EXTRACTIONS.get(session, tenant_id, extraction_id)
         return evaluating.find(session, extraction, gold_file_id)
 
 

@@ -40,7 +40,7 @@ def list_page(
 
 @router.get("/{extraction_id}", operation_id="retrieveExtraction", responses=failures(404))
 def retrieve(extraction_id: str, session: SessionDep, *, tenant: TenantDep, services: ServicesDep) -> ExtractionObject:
-    return extraction_object(session, lifecycle.get_extraction(session, tenant.id, extraction_id), services.settings)
+    return extraction_object(session, lifecycle.EXTRACTIONS.get(session, tenant.id, extraction_id), services.settings)
 
 
 _RESULTS = lines_of(

@@ -72,4 +72,4 @@ def _of_extraction(
     services: Services, tenant_id: str, extraction_id: str, look: Callable[[Session, Extraction], Found]
 ) -> Found:
     with transaction(services.sessions) as session:
-        return look(session, lifecycle.get_extraction(session, tenant_id, extraction_id))
+        return look(session, lifecycle.EXTRACTIONS.get(session, tenant_id, extraction_id))

@@ -136,7 +136,7 @@ def _row(name: str, measures: Measures) -> tuple[str, dict[str, str]]:
 def _find(services: Services, tenant_id: str, extraction_id: str) -> tuple[Extraction, list[File]]:
     """Return an extraction, and the files whose names suggest gold lines, those named gold first."""
     with transaction(services.sessions) as session:
-        extraction = lifecycle.get_extraction(session, tenant_id, extraction_id)
+        extraction = lifecycle.EXTRACTIONS.get(session, tenant_id, extraction_id)
         newest = files.list_files(session, tenant_id, limit=_LOOKED_AT, purpose=Purpose.USER_DATA).data
         lines = [file for file in newest if file.filename.endswith(_ENDS)]
         return extraction, sorted(lines, key=lambda file: "gold" not in file.filename.lower())[:_OFFERED]

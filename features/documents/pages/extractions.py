@@ -36,7 +36,7 @@ def show(request: Request, session: ReadingDep, *, viewer: ViewerDep, services: 
 def show_one(
     extraction_id: str, request: Request, session: ReadingDep, *, viewer: ViewerDep, services: ServicesDep
 ) -> Response:
-    row = lifecycle.get_extraction(session, viewer.caller.owner().id, extraction_id)
+    row = lifecycle.EXTRACTIONS.get(session, viewer.caller.owner().id, extraction_id)
     body = responses.extraction_object(session, row, services.settings)
     return render(
         request,
@@ -75,5 +75,5 @@ def review(extraction_id: str, request: Request, session: ReadingDep, *, viewer:
 
 
 def _look(services: Services, session: Session, of: tuple[str, str]) -> Look:
-    row = lifecycle.get_extraction(session, *of)
+    row = lifecycle.EXTRACTIONS.get(session, *of)
     return staged_look(responses.extraction_object(session, row, services.settings))

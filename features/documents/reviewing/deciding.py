@@ -12,7 +12,7 @@ from features.documents.extraction.fields.allowed import problem_of
 from features.documents.extraction.fields.paths import path_of
 from features.documents.extraction.scoring.reviews import is_right
 from features.documents.extraction.scoring.verdicts import Verdict
-from features.documents.lifecycle import get_extraction, lock_own
+from features.documents.lifecycle import EXTRACTIONS
 from features.documents.reviewing import items
 from features.documents.reviewing.reviews import require_unclaimed, schema_of
 from features.documents.tables import Extraction, Review
@@ -32,9 +32,9 @@ class DecideReview:
 def decide(session: Session, tenant_id: str, review_id: str, wish: DecideReview, *, by: str) -> Review:
     """Store a verdict; repeating the same one has no effect. Raises NotFoundError, InputError, ConflictError."""
     review = _find(session, tenant_id, review_id)
-    extraction = get_extraction(session, tenant_id, review.extraction_id)
+    extraction = EXTRACTIONS.get(session, tenant_id, review.extraction_id)
     if review.evidence["value"] == []:
-        lock_own(session, tenant_id, extraction.id)  # before the review: the lock order of all item changes
+        EXTRACTIONS.lock_own(session, tenant_id, extraction.id)  # before the review: the lock order of all item changes
     review = _find(session, tenant_id, review_id, is_locked=True)
     correction = None if wish.verdict is not Verdict.CORRECT else {"value": wish.correction}
     if review.verdict is not None:

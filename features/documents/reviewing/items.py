@@ -19,7 +19,7 @@ from features.documents.extraction.fields.paths import Place, path_of, place_of,
 from features.documents.extraction.fields.schema import FieldSchema
 from features.documents.extraction.scoring.items import ItemChange, Items, at, item_of, lists_of
 from features.documents.extraction.scoring.verdicts import Change, Verdict
-from features.documents.lifecycle import lock_own
+from features.documents.lifecycle import EXTRACTIONS
 from features.documents.reviewing import reviews
 from features.documents.tables import Extraction, ItemChangeRow, Review
 from jobs.counted import counted
@@ -72,7 +72,7 @@ def change_item(
     session: Session, tenant_id: str, extraction_id: str, record: Mapping[str, Any], wish: ChangeItem, *, by: str
 ) -> None:
     """Add an item to a list or drop one; idempotent. Raises InputError, ConflictError, NotFoundError."""
-    lock_own(session, tenant_id, extraction_id)
+    EXTRACTIONS.lock_own(session, tenant_id, extraction_id)
     extraction = reviews.completed(session, tenant_id, extraction_id)
     schema, items = reviews.schema_of(extraction), items_of(session, extraction, record)
     place = _place(schema, items, wish.place)
@@ -235,7 +235,7 @@ def add_all(session: Session, extraction: Extraction, review: Review, values: An
 
     Return them. Raises InputError, or ConflictError if the list has other items.
     """
-    lock_own(session, extraction.tenant_id, extraction.id)
+    EXTRACTIONS.lock_own(session, extraction.tenant_id, extraction.id)
     schema, array = reviews.schema_of(extraction), tuple(review.place)
     if not isinstance(values, list) or not values:
         raise InputError(

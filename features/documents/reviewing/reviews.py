@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 from features.documents.claims import ExtractionWork
 from features.documents.extraction.fields.schema import FieldSchema
 from features.documents.extraction.scoring.reviews import reviewable
-from features.documents.lifecycle import get_extraction
+from features.documents.lifecycle import EXTRACTIONS
 from features.documents.states import ExtractionState
 from features.documents.tables import Extraction, Review
 from jobs.claims.statements import ClaimSql
@@ -81,7 +81,7 @@ def _write(work: ExtractionWork, rows: Sequence[dict[str, Any]]) -> None:
 
 def completed(session: Session, tenant_id: str, extraction_id: str) -> Extraction:
     """Return a completed extraction of this tenant. Raises NotFoundError, or ConflictError if it is not completed."""
-    extraction = get_extraction(session, tenant_id, extraction_id)
+    extraction = EXTRACTIONS.get(session, tenant_id, extraction_id)
     if extraction.state != ExtractionState.COMPLETED:
         raise ConflictError(
             f"Extraction {extraction.id!r} is {extraction.state}: reviews exist once it is completed.",

@@ -88,7 +88,7 @@ def list_page(session: SessionDep, *, tenant: TenantDep, query: Annotated[ListQu
 
 @router.get("/{run_id}", operation_id="retrieveRun", responses=failures(404))
 def retrieve(run_id: str, session: SessionDep, *, tenant: TenantDep) -> RunObject:
-    return run_object(session, lifecycle.get_run(session, tenant.id, run_id))
+    return run_object(session, lifecycle.RUNS.get(session, tenant.id, run_id))
 
 
 @router.post("/{run_id}/cancel", operation_id="cancelRun", responses=failures(404, 409))

@@ -126,7 +126,7 @@ def _look_of_one(schedule: Schedule, runs: Sequence[Run]) -> Look:
 
 @router.get("/pipelines/runs/{run_id}", name="showRun")
 def show_run(run_id: str, request: Request, session: ReadingDep, *, viewer: ViewerDep) -> Response:
-    run = lifecycle.get_run(session, viewer.caller.owner().id, run_id)
+    run = lifecycle.RUNS.get(session, viewer.caller.owner().id, run_id)
     return render(
         request,
         viewer,
@@ -146,7 +146,7 @@ async def live_run(run_id: str, request: Request, *, viewer: ViewerDep) -> Respo
 
 
 def _look_at_run(session: Session, of: tuple[str, str]) -> Look:
-    return _look_of_run(responses.run_object(session, lifecycle.get_run(session, *of)))
+    return _look_of_run(responses.run_object(session, lifecycle.RUNS.get(session, *of)))
 
 
 def _look_of_run(run: RunObject) -> Look:

@@ -13,8 +13,7 @@ from datetime import timedelta
 from sqlalchemy import text
 from sqlalchemy.orm import Session, sessionmaker
 
-from features.pipelines import lifecycle
-from features.pipelines.states import TERMINAL_RUN_STATES, RunState
+from features.pipelines.lifecycle import RUNS
 from flows.rows import forget
 from jobs.database import transaction
 from jobs.errors import ConflictError
@@ -52,10 +51,7 @@ def delete_run(session: Session, tenant_id: str, run_id: str) -> None:
 
     Raise NotFoundError, or ConflictError if it has not ended or is its pipeline's last successful run.
     """
-    run = lifecycle.lock_own(session, tenant_id, run_id)
-    if RunState(run.state) not in TERMINAL_RUN_STATES:
-        message = f"Cannot delete a run with status '{run.state}'. Cancel it or wait for its end, then delete it."
-        raise ConflictError(message, code="run_not_deletable")
+    run = RUNS.lock_to_delete(session, tenant_id, run_id)
     if session.scalar(_IS_LAST, {"run_id": run.id}):
         message = "Cannot delete the last successful run of a pipeline: the next one begins where it ended."
         raise ConflictError(message, code="run_not_deletable")

@@ -84,7 +84,7 @@ def list_page(
 
 @router.get("/{index_id}", operation_id="retrieveIndex", responses=failures(404))
 def retrieve(index_id: str, session: SessionDep, *, tenant: TenantDep, services: ServicesDep) -> IndexObject:
-    return index_object(session, lifecycle.find_index(session, tenant.id, index_id), services.settings)
+    return index_object(session, lifecycle.INDEXES.get(session, tenant.id, index_id), services.settings)
 
 
 @router.delete("/{index_id}", operation_id="deleteIndex", responses=failures(404))

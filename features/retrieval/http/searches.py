@@ -79,7 +79,7 @@ async def search(
 
 def _parts(services: Services, tenant_id: str, index_id: str) -> IndexParts:
     with transaction(services.sessions) as session:
-        return parts_of(session, lifecycle.find_index(session, tenant_id, index_id))
+        return parts_of(session, lifecycle.INDEXES.get(session, tenant_id, index_id))
 
 
 def _mode(parts: IndexParts, mode: SearchMode | None) -> SearchMode:

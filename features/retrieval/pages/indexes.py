@@ -33,7 +33,7 @@ def show(request: Request, session: ReadingDep, *, viewer: ViewerDep, services: 
 def show_one(
     index_id: str, request: Request, session: ReadingDep, *, viewer: ViewerDep, services: ServicesDep
 ) -> Response:
-    row = lifecycle.find_index(session, viewer.caller.owner().id, index_id)
+    row = lifecycle.INDEXES.get(session, viewer.caller.owner().id, index_id)
     body = responses.index_object(session, row, services.settings)
     return render(
         request,
@@ -55,4 +55,4 @@ async def live(index_id: str, request: Request, *, viewer: ViewerDep, services: 
 
 
 def _look(services: Services, session: Session, of: tuple[str, str]) -> Look:
-    return staged_look(responses.index_object(session, lifecycle.find_index(session, *of), services.settings))
+    return staged_look(responses.index_object(session, lifecycle.INDEXES.get(session, *of), services.settings))

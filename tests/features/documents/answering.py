@@ -23,10 +23,9 @@ from features.documents.extraction.documents.limits import Limits, Progress
 from features.documents.extraction.documents.parsing import parse
 from features.documents.extraction.errors import DocumentError
 from features.documents.extraction.passes.covered_text import COVER
-from features.documents.tables import Extraction
 from features.retrieval.searching import Searcher
-from features.retrieval.tables import PassageIndex
-from flows.tables import FlowNode
+from flows.advancing import FlowAdvancer
+from flows.tables import Flow, FlowNode
 from jobs import files
 from jobs.batches import sweeps
 from jobs.batches.finalisation import finalise_batch
@@ -41,7 +40,6 @@ from jobs.states import TERMINAL_BATCH_STATES
 from jobs.storage import Storage
 from jobs.tables import Batch, BatchStage
 from tests.all_settings import Settings
-from tests.flows.advancers import Extractions, Indexes
 from workers.preparing.gathering import Gathering
 from workers.preparing.passages import PassageAnswers
 from workers.preparing.results import refused
@@ -79,8 +77,8 @@ class Answering:
         for batch_id in batch_ids:
             self._run(batch_id)
 
-    def take_turns(self, session: Session, control: Extractions | Indexes, work: Extraction | PassageIndex) -> None:
-        """Alternate with control workers until an extraction or an index has ended."""
+    def take_turns(self, session: Session, control: FlowAdvancer[Any, Any], work: Flow) -> None:
+        """Alternate with control workers until a flow has ended."""
         for _ in range(12):
             control.advance(work.id)
             session.refresh(work)

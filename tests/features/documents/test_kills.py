@@ -37,7 +37,7 @@ EFFECTS = [
     (outputs, "write"),
     (outputs, "write_provisional"),
     (reviews, "insert"),
-    (lifecycle, "move"),
+    (lifecycle.EXTRACTIONS, "move"),
 ]
 
 

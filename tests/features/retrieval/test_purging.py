@@ -53,14 +53,14 @@ def test_a_deleted_index_leaves_nothing_but_what_was_billed(
     lifecycle.delete_index(session, tenant.id, index.id, by="key_1")
     session.commit()
     with pytest.raises(NotFoundError):
-        lifecycle.find_index(session, tenant.id, index.id)
+        lifecycle.INDEXES.get(session, tenant.id, index.id)
     with pytest.raises(NotFoundError):
         lifecycle.delete_index(session, tenant.id, index.id, by="key_1")
     assert purge_indexes(maker, storage) == 1
     assert purge_indexes(maker, storage) == 0
     assert num_rows(session) == {"passage_index": 1, "flow_node": 4, "index_segment": 1}
     assert len(index_objects(storage)) == 3
-    assert lifecycle.find_index(session, tenant.id, other.id).state == "completed"
+    assert lifecycle.INDEXES.get(session, tenant.id, other.id).state == "completed"
     billed = session.execute(text("SELECT sum(input_tokens) FROM ledger")).scalar_one()
     assert billed == 14
     session.commit()

@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy.orm import Session
 
 from features.documents.extraction.retrieval.choosing import LeftOut
-from features.retrieval.lifecycle import find_index
+from features.retrieval.lifecycle import INDEXES
 from features.retrieval.parts import parts_of
 from features.retrieval.searching import Found, Query, Searcher
 from features.retrieval.tables import PassageIndex
@@ -119,11 +119,11 @@ def test_segments_that_were_made_in_another_way_are_not_searched(
 def test_an_index_is_its_tenants_alone(session: Session, make_index: MakeIndex, tenant: Tenant) -> None:
     index = make_index(SEGMENTS)
     other = tenants.create_tenant(session, "other")
-    assert find_index(session, tenant.id, index.id) is index
+    assert INDEXES.get(session, tenant.id, index.id) is index
     with pytest.raises(NotFoundError) as of_another:
-        find_index(session, other.id, index.id)
+        INDEXES.get(session, other.id, index.id)
     with pytest.raises(NotFoundError) as of_nobody:
-        find_index(session, other.id, "index_0")
+        INDEXES.get(session, other.id, "index_0")
     assert of_another.value.message.replace(index.id, "index_0") == of_nobody.value.message
 
 

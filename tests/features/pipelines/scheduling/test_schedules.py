@@ -182,7 +182,7 @@ def test_one_run_of_a_pipeline_is_under_way_at_a_time(
     assert len(started) == 1
     with maker.begin() as one:
         assert lifecycle.start_queued(one) == []
-        run = lifecycle.lock_run(one, started[0])
+        run = lifecycle.RUNS.lock(one, started[0])
         assert run is not None
         assert run.definition == pipeline.definition
         lifecycle.end_run(one, run, RunState.SUCCEEDED)
