@@ -14,6 +14,7 @@ import pytest
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy.orm import Session
 
+from flows.due import find_due
 from jobs.access import arrange
 from jobs.audit.audit import audit
 from jobs.batches import sweeps
@@ -236,6 +237,45 @@ def test_a_live_batch_is_answered_to_its_end(old: Old, empty_database: str, tmp_
         assert session.get_one(File, batch.output_file_id).size_bytes > 0
     with sessions(engine)() as session:
         assert audit(session) == []
+
+
+def test_flows_under_way_go_on_whoever_had_claimed_them(old: Old, empty_database: str) -> None:
+    """Their old workers were killed in the middle: the claim goes, the open node stays, and nothing is begun twice."""
+    engine = old("0061")
+    live = [old_databases.LIVE_EXTRACTION, old_databases.LIVE_RUN]
+    with engine.begin() as connection:
+        for statement in BETWEEN_STEPS:
+            connection.execute(text(statement), {"id": old_databases.LIVE_RUN})
+        for table in ("extraction", "run"):
+            connection.execute(text(CLAIM.format(table=table)), {"ids": live})
+        opened = [tuple(row) for row in connection.execute(text(OPEN_NODES), {"ids": live})]
+        num_batches = connection.scalar(text("SELECT count(*) FROM batch"))
+    assert [flow_id for flow_id, _, _ in opened] == [old_databases.LIVE_EXTRACTION], "the run is between two steps"
+    upgrade(empty_database)
+    with sessions(engine).begin() as session:
+        assert [due.id for due in find_due(session, ["run", "extraction"])] == [old_databases.LIVE_RUN]
+        rows = session.execute(text("SELECT claim_fence, claimed_by FROM flow WHERE id = ANY(:ids)"), {"ids": live})
+        assert {tuple(row) for row in rows} == {(8, None)}
+        kept = text("SELECT flow_id, number, batch_id FROM flow_node WHERE done_at IS NULL AND flow_id = ANY(:ids)")
+        assert [tuple(row) for row in session.execute(kept, {"ids": live})] == opened
+        session.execute(text("UPDATE batch SET state = 'completed' WHERE id = :id"), {"id": opened[0][2]})
+    with sessions(engine)() as session:
+        assert {due.id for due in find_due(session, ["run", "extraction"])} == set(live)
+        assert session.scalar(text("SELECT count(*) FROM batch")) == num_batches
+
+
+BETWEEN_STEPS = (
+    "DELETE FROM run_step WHERE run_id = :id AND step_no = 1",
+    "UPDATE run SET state = 'running', ended_at = NULL WHERE id = :id",
+)
+CLAIM = """
+    UPDATE {table} SET claim_fence = 8, claimed_by = 'claim_old', claimed_until = now() + interval '1 hour'
+    WHERE id = ANY(:ids)
+"""
+OPEN_NODES = """
+    SELECT extraction_id, number, batch_id FROM extraction_stage WHERE done_at IS NULL AND extraction_id = ANY(:ids)
+    UNION ALL SELECT run_id, step_no, batch_id FROM run_step WHERE done_at IS NULL AND run_id = ANY(:ids)
+"""
 
 
 def open_chunks(session: Session) -> list[int]:
