@@ -23,6 +23,7 @@ from jobs.call_limits import parse_window
 from jobs.errors import InputError
 from jobs.settings import Settings
 from jobs.states import Scope
+from tests.api.deployment import documented
 from tests.api.raised import Name, raised_by
 from tests.api.witness import Witness
 
@@ -88,7 +89,13 @@ MORE_FORMS = {"readUsage": ["text/csv"]}
 
 @pytest.fixture(scope="module")
 def witness() -> Witness:
-    return Witness(create_app(Settings(database_url="postgresql://nobody@127.0.0.1:1/nothing")))
+    app = create_app(Settings(database_url="postgresql://nobody@127.0.0.1:1/nothing"))
+    return Witness(app, documented())
+
+
+def test_no_setting_changes_the_schema() -> None:
+    given = Settings(dashboard=False, api_operator_key="a long secret", currency="CHF", max_file_bytes=1)
+    assert create_app(given).openapi() == documented()
 
 
 def operations(schema: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
