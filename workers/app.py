@@ -1,4 +1,4 @@
-"""The Celery application that carries hints. Each role registers the tasks that it runs.
+"""The Celery application that carries hints, and its worker. Each role registers the tasks that it runs.
 
 Every setting here follows from one fact: a message may be lost or repeated, because workers poll Postgres as well.
 """
@@ -6,9 +6,11 @@ Every setting here follows from one fact: a message may be lost or repeated, bec
 from __future__ import annotations
 
 import socket
-from typing import TypeVar
+import warnings
+from typing import Any, TypeVar
 
 from celery import Celery
+from celery.exceptions import SecurityWarning
 from kombu import Queue
 
 VALIDATE_TASK = "tokenmill.validate_batch"
@@ -63,6 +65,23 @@ def make_app(redis_url: str, *, queue: str | None = None, app_class: type[App] =
         app.conf.task_queues = [Queue(queue, routing_key=queue)]
         app.conf.task_default_queue = queue
     return app
+
+
+def run_worker(app: Celery, *, name: str, pool_cls: Any, concurrency: int) -> int:
+    """Run a Celery worker in this process until a signal ends it; return its exit code."""
+    # Celery warns about running as root because of pickle; our messages are JSON and carry only an id.
+    warnings.filterwarnings("ignore", category=SecurityWarning)
+    worker = app.Worker(
+        hostname=f"{name}@%h",
+        pool_cls=pool_cls,
+        concurrency=concurrency,
+        without_gossip=True,
+        without_mingle=True,
+        without_heartbeat=True,
+        quiet=True,
+    )
+    worker.start()
+    return int(worker.exitcode or 0)
 
 
 def _keepalive_options() -> dict[int, int]:

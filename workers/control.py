@@ -10,11 +10,8 @@ import logging
 import sys
 import threading
 import time
-import warnings
-from typing import Any
 
 from celery import Celery
-from celery.exceptions import SecurityWarning
 from sqlalchemy.orm import Session, sessionmaker
 
 from features import meters_of, parts
@@ -32,7 +29,7 @@ from jobs.telemetry.collector import start_traces
 from jobs.telemetry.declared import CONTROL, FINALISATION_SECONDS, VALIDATION_SECONDS
 from jobs.telemetry.meters import Meter, Meters
 from jobs.telemetry.traces import NO_TRACES, Traces
-from workers.app import CONTROL_QUEUE, FINALISE_TASK, VALIDATE_TASK, make_app
+from workers.app import CONTROL_QUEUE, FINALISE_TASK, VALIDATE_TASK, make_app, run_worker
 from workers.control_work import ControlParts
 from workers.purging import Purging
 from workers.turns.due_batches import MAX_BATCHES, DueBatches
@@ -160,20 +157,3 @@ def main(settings: Settings) -> None:
     for each in reversed(running):  # pipeline runs last: a tenant's store may hang
         each.stop()
     sys.exit(exit_code)
-
-
-def run_worker(app: Celery, *, name: str, pool_cls: Any, concurrency: int) -> int:
-    """Run a Celery worker in this process until a signal ends it; return its exit code."""
-    # Celery warns about running as root because of pickle; our messages are JSON and carry only an id.
-    warnings.filterwarnings("ignore", category=SecurityWarning)
-    worker = app.Worker(
-        hostname=f"{name}@%h",
-        pool_cls=pool_cls,
-        concurrency=concurrency,
-        without_gossip=True,
-        without_mingle=True,
-        without_heartbeat=True,
-        quiet=True,
-    )
-    worker.start()
-    return int(worker.exitcode or 0)

@@ -16,11 +16,10 @@ from celery.signals import worker_shutting_down
 
 from engine.errors import EngineStartError
 from jobs.errors import ServiceError
-from workers.app import RUN_CHUNK_TASK, make_app, model_queue
+from workers.app import RUN_CHUNK_TASK, make_app, model_queue, run_worker
 from workers.chunks.answerer import Answerer
 from workers.chunks.service import ChunkService
 from workers.chunks.services import Services
-from workers.control import run_worker
 
 log = logging.getLogger(__name__)
 
