@@ -18,12 +18,13 @@ log = logging.getLogger(__name__)
 
 _MOST = {"num_hidden_layers": 2**14, "num_attention_heads": 2**14, "hidden_size": 2**20, "vocab_size": 2**24}
 """Far above any model; larger numbers would allocate memory before weights are read."""
+_USUAL_DTYPES = {"bfloat16", "float16", "float32"}
 
 
 def read_raw(path: Path) -> dict[str, Any]:
     """Return the model's config.json, or its equivalent for a GGUF file. Raises ModelLoadError."""
     if is_gguf(path):
-        from engine.gguf.config import read_config  # noqa: PLC0415 - imports torch, as in check_dtype
+        from engine.gguf.config import read_config  # noqa: PLC0415 - imports torch, as _is_dtype may
 
         return read_config(GgufFile(path))
     try:
@@ -50,16 +51,22 @@ def check_sizes(raw: dict[str, Any], path: Path) -> None:
 
 def check_dtype(raw: dict[str, Any], path: Path) -> None:
     """Raise ModelLoadError for a dtype that transformers would not find in torch."""
-    import torch  # noqa: PLC0415 - a slow import; a worker that only checks for a model's directory does not need it
-
     for part in text_parts(raw):
         for name in ("dtype", "torch_dtype"):
             dtype = part.get(name)
-            if isinstance(dtype, str) and not isinstance(getattr(torch, dtype, None), torch.dtype):
+            if isinstance(dtype, str) and not _is_dtype(dtype):
                 raise ModelLoadError(
                     f"{path / 'config.json'} has {name} {dtype!r}; it must be the name of a dtype that torch has, such "
                     "as bfloat16, or be left out."
                 )
+
+
+def _is_dtype(name: str) -> bool:
+    if name in _USUAL_DTYPES:
+        return True
+    import torch  # noqa: PLC0415 - takes 1 s; a process that only reads a model's description does not need it
+
+    return isinstance(getattr(torch, name, None), torch.dtype)
 
 
 def _config_file(path: Path) -> Path:
@@ -97,7 +104,7 @@ def read_with_transformers(raw: dict[str, Any], path: Path) -> Any:
 
 def _has_head(path: Path) -> bool:
     """Tell whether a model's files, if it has any, hold an output matrix."""
-    from engine.models.weights import tensor_names  # noqa: PLC0415 - imports torch, as in check_dtype
+    from engine.models.weights import tensor_names  # noqa: PLC0415 - imports torch, as _is_dtype may
 
     try:
         return any(language_name(name) == "lm_head.weight" for name in tensor_names(path))

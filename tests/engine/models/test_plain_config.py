@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from engine.models.families import FAMILIES
 from engine.models.plain_config import PlainConfig, read_plain
 from tests.engine.models.families import OWN
 
+ROOT = Path(__file__).resolve().parents[3]
 CONFIGS = {"llama": "LlamaConfig", "mistral": "MistralConfig", "qwen2": "Qwen2Config", "qwen3": "Qwen3Config"}
 VERSION_4: dict[str, dict[str, Any]] = {
     "llama": {"mlp_bias": False, "attention_bias": False, "pretraining_tp": 1, "head_dim": None},
@@ -154,3 +157,12 @@ def test_transformers_runs_what_it_reads_itself(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(version_4("llama")))
     config = load_model_config(str(tmp_path), impl=ModelImpl.TRANSFORMERS)
     assert isinstance(config.source, transformers.LlamaConfig)
+
+
+def test_a_plain_configuration_costs_no_torch() -> None:
+    code = (
+        "import sys; from engine.models.config import load_model_config; load_model_config('examples/demo_model');"
+        "print(sorted({'torch', 'transformers'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
