@@ -1,4 +1,4 @@
-"""A database and an API process for each module that requests one."""
+"""A database and an API for each module that requests one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.service import Service, Tokenmill, api_process, run, write_lines
+from tests.cli.service import Service, Tokenmill, run, serving, write_lines
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +25,7 @@ def api_key(database: str) -> str:
 
 @pytest.fixture(scope="module")
 def service(database: str, api_key: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    with api_process(database, tmp_path_factory.mktemp("api"), api_key=api_key) as service:
+    with serving(database, tmp_path_factory.mktemp("api"), api_key=api_key) as service:
         yield service
 
 

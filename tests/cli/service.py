@@ -1,4 +1,4 @@
-"""The command as a user types it, an API process for it, and processing of batches in place of workers."""
+"""The command as a user types it, an API for it, and processing of batches in place of workers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import threading
-import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -18,9 +17,9 @@ from typing import Any
 from sqlalchemy import select
 from typer.testing import CliRunner, Result
 
+from api.app import create_app
+from api.server import ServerConfig, connections_of
 from cli.app import app
-from cli.embedded.child import Child, ChildSpec
-from cli.embedded.sockets import free_port
 from jobs.batches import exact_counts
 from jobs.batches.finalisation import finalise_batch
 from jobs.batches.sweeps import finish_ready
@@ -29,9 +28,10 @@ from jobs.chunks import claiming, fleet, leasing
 from jobs.chunks.recording import LineResult
 from jobs.database import connect, sessions, transaction
 from jobs.lines.output_lines import error_line, output_line
-from jobs.settings import Settings
 from jobs.storage import Storage
 from jobs.tables import Chunk
+from tests.all_settings import Settings
+from tests.api.waiting import running
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -207,39 +207,18 @@ class Service:
 
 
 @contextmanager
-def api_process(database: str, folder: Path, *, api_key: str, **variables: str) -> Iterator[Service]:
-    """Start an API process on `database` that keeps its files below `folder`, with further settings."""
-    port, storage_url = free_port(), (folder / "objects").as_uri()
-    child = Child(
-        ChildSpec(
-            name="api",
-            command=[sys.executable, "-m", "cli.main", "api", "--port", str(port)],
-            environment=clean_environment(
-                TOKENMILL_DATABASE_URL=database, TOKENMILL_STORAGE_URL=storage_url, **variables
-            ),
-            log_path=folder / "api.log",
-            is_ready=lambda: _answers(f"http://127.0.0.1:{port}/readyz"),
-        )
-    )
-    child.start()
-    try:
-        child.wait_until_ready()
-        yield Service(
-            base_url=f"http://127.0.0.1:{port}/v1", database=database, storage_url=storage_url, api_key=api_key
-        )
-    finally:
-        child.stop()
+def serving(database: str, folder: Path, *, api_key: str, **settings: Any) -> Iterator[Service]:
+    """Serve an API on `database` in a thread, with its files below `folder` and further settings.
+
+    A process of its own would take 2 s of CPU to start.
+    """
+    storage_url = (folder / "objects").as_uri()
+    given = Settings(database_url=database, storage_url=storage_url, **settings)
+    with running(ServerConfig(create_app(given), connections_of(given), port=0)) as url:
+        yield Service(base_url=f"{url}/v1", database=database, storage_url=storage_url, api_key=api_key)
 
 
 def write_lines(path: Path, count: int = 3, *, prompt: str = "Hello") -> Path:
     line = {**LINE, "body": {**LINE["body"], "prompt": prompt}}
     path.write_text("".join(json.dumps({**line, "custom_id": str(number)}) + "\n" for number in range(count)))
     return path
-
-
-def _answers(url: str) -> bool:
-    try:
-        with urllib.request.urlopen(url, timeout=2):
-            return True
-    except OSError:
-        return False

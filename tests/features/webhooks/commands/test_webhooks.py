@@ -10,7 +10,7 @@ import pytest
 from typer.testing import Result
 
 from jobs.errors import InputError, ServiceError
-from tests.cli.service import api_process
+from tests.cli.service import serving
 from tests.webhook_receiver import LOCAL, Receiver, receiving
 
 Tokenmill = Callable[..., Result]
@@ -19,7 +19,7 @@ Tokenmill = Callable[..., Result]
 @pytest.fixture(scope="module")
 def tokenmill(database: str, api_key: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tokenmill]:
     folder: Path = tmp_path_factory.mktemp("api")
-    with api_process(database, folder, api_key=api_key, TOKENMILL_WEBHOOK_NETWORKS=LOCAL) as service:
+    with serving(database, folder, api_key=api_key, webhook_networks=LOCAL) as service:
         yield service.run
 
 
