@@ -220,6 +220,15 @@ def valkey_url() -> Iterator[str]:
             child.stop()
 
 
+@pytest.fixture(scope="session")
+def quick_commands() -> Iterator[Path]:
+    """A folder for the PATH with a quick `tokenmill`, for tests that are not about its process."""
+    from tests.forked.commands import forked_commands
+
+    with _folder() as folder, forked_commands(folder) as commands:
+        yield commands
+
+
 @pytest.fixture
 def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
     """An S3 that can answer, refuse or hang; this process finds it under `s3.url`."""

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,6 +29,11 @@ Answer = Callable[[int, str], Sequence[LineResult]]
 """Results of the first, second … new batch, by its number and its id."""
 
 
+@pytest.fixture(autouse=True)
+def crons_path(quick_commands: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", f"{quick_commands}:/usr/local/bin:/usr/bin:/bin")
+
+
 @pytest.fixture
 def requests(tmp_path: Path) -> Path:
     """A file only for this test."""
@@ -51,7 +55,7 @@ def job(
     commands.mkdir(exist_ok=True)
     (commands / "date").write_text(f"#!/bin/sh\necho {day}\n")
     (commands / "date").chmod(0o755)
-    path = f"{commands}:{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin"
+    path = f"{commands}:{os.environ['PATH']}"
     process = subprocess.Popen(
         [SCRIPT, requests, folder],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
