@@ -34,6 +34,8 @@ class Stack:
     """A running `tokenmill up`. `settings` are TOKENMILL_* variables without their prefix."""
 
     data_dir: Path
+    commands: Path
+    """The folder of the `tokenmill` that `run` calls."""
     settings: dict[str, str] = field(default_factory=dict)
     model: tuple[str, ...] = _DEMO
     base_url: str = ""
@@ -87,8 +89,9 @@ class Stack:
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run a `tokenmill` command against this stack."""
         return subprocess.run(
-            [*tokenmill(), *arguments], capture_output=True, text=True, env=self.environment, cwd=ROOT, check=False
-        )
+            [self.commands / "tokenmill", *arguments],
+            capture_output=True, text=True, env=self.environment, cwd=ROOT, check=False,
+        )  # fmt: skip
 
     def audit(self) -> subprocess.CompletedProcess[str]:
         return self.run("audit", "--data-dir", str(self.data_dir))
@@ -135,8 +138,10 @@ def stack_model() -> tuple[str, ...]:
 
 
 @pytest.fixture(scope="module")
-def stack(memory_folder: Path, stack_settings: dict[str, str], stack_model: tuple[str, ...]) -> Iterator[Stack]:
-    stack = Stack(memory_folder, stack_settings, stack_model)
+def stack(
+    memory_folder: Path, quick_commands: Path, stack_settings: dict[str, str], stack_model: tuple[str, ...]
+) -> Iterator[Stack]:
+    stack = Stack(memory_folder, quick_commands, stack_settings, stack_model)
     try:
         stack.start()
         yield stack
@@ -146,13 +151,13 @@ def stack(memory_folder: Path, stack_settings: dict[str, str], stack_model: tupl
 
 
 @pytest.fixture(scope="session")
-def shared_stack(session_folder: Path) -> Iterator[Stack]:
+def shared_stack(session_folder: Path, quick_commands: Path) -> Iterator[Stack]:
     """The stack of `tokenmill up` without arguments, for tests that only need one, each with its own tenant.
 
     Tests that kill parts of it, or read the data of all tenants, start another.
     """
     clean = {name: value for name, value in os.environ.items() if not name.startswith("TOKENMILL_")}
-    stack = Stack(session_folder / "tokenmill")
+    stack = Stack(session_folder / "tokenmill", quick_commands)
     try:
         stack.start_as([*tokenmill(), "up"], clean | {"XDG_DATA_HOME": str(session_folder)})
         yield stack

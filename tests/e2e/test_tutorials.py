@@ -20,6 +20,9 @@ OF_ONE_DAY = {"nightly"}
 """Pages whose documents are of today."""
 OF_DEFAULT = {"nightly"}
 """Pages that name the tenant of `tokenmill up`."""
+INSTALLED = Path(sys.executable).parent
+AS_INSTALLED = {"first_batch", "extract_invoices"}
+"""Pages that are run with the installed command; the others are with a quick one."""
 LONGEST = timedelta(minutes=5)
 
 
@@ -27,10 +30,10 @@ def midnight() -> datetime:
     return datetime.combine(datetime.now(UTC).date() + timedelta(days=1), time(), tzinfo=UTC)
 
 
-def environment(home: Path) -> dict[str, str]:
-    """Return the environment of a shell that has only the commands of this installation."""
+def environment(home: Path, commands: Path) -> dict[str, str]:
+    """Return the environment of a shell that has only this installation's commands, after those of a folder."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("TOKENMILL_")}
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    path = f"{commands}:{INSTALLED}:{os.environ['PATH']}"
     return clean | {"PATH": path, "XDG_DATA_HOME": str(home), "COLUMNS": "100"}
 
 
@@ -45,14 +48,17 @@ def reader_of(name: str, stack: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", sorted(PAGES))
-def test_a_page_shows_what_its_commands_print(name: str, tmp_path: Path, shared_stack: Any, home: Path) -> None:
+def test_a_page_shows_what_its_commands_print(
+    name: str, tmp_path: Path, shared_stack: Any, home: Path, quick_commands: Path
+) -> None:
     if name in OF_ONE_DAY and datetime.now(UTC) + LONGEST > midnight():
         pytest.skip("the day would be another one before the page is over")
     start, *others = steps(PAGES[name])
     assert start.commands == "tokenmill up\n"
     reader = reader_of(name, shared_stack)
     assert matches(start.shown or "", reader.export)
-    terminal = Terminal(tmp_path, environment(home))
+    commands = INSTALLED if name in AS_INSTALLED else quick_commands
+    terminal = Terminal(tmp_path, environment(home, commands))
     terminal.run(reader.export)
     for step in others:
         printed, status = terminal.run(step.commands.replace("…/examples", f"{ROOT}/examples"))
