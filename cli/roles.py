@@ -300,9 +300,9 @@ def _naming_defaults(variable: str, value: str) -> Iterator[None]:
 def _touch_when_loaded(ready_file: Path | None) -> None:
     """Create the ready file, and exclude all objects so far from garbage collection: they live as long as the process.
 
-    A GPU worker with short lines collects often, and torch and transformers have a million objects.
+    A GPU worker with short lines collects often, and its modules have 200,000 objects. No collection comes before: it
+    would take 0.15 s, and find 600 of them.
     """
-    gc.collect()
     gc.freeze()
     if ready_file is not None:
         ready_file.touch()
