@@ -13,6 +13,10 @@ from cli.disk.file_lock import holding
 from jobs.errors import ConflictError, InputError
 
 
+class InUseError(ConflictError):
+    """Another process holds the lock of a data directory."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataDir:
     """Paths below `root`. Each part that holds content is closed to other users."""
@@ -65,7 +69,7 @@ class DataDir:
 
 @contextmanager
 def locked(root: Path) -> Iterator[DataDir]:
-    """Create `root` if needed and hold its lock. Raises InputError (unusable) or ConflictError (in use)."""
+    """Create `root` if needed and hold its lock. Raises InputError (unusable) or InUseError."""
     root = root.expanduser().absolute()
     data_dir = DataDir(root=root)
     with ExitStack() as closing:
@@ -92,8 +96,8 @@ def _require_kinds(data_dir: DataDir) -> None:
         raise IsADirectoryError(errno.EISDIR, f"{data_dir.key_file} is a folder")
 
 
-def _in_use(root: Path, pid: str) -> ConflictError:
-    return ConflictError(f"{root} is in use by another tokenmill (pid {pid}). Stop it, or choose another --data-dir.")
+def _in_use(root: Path, pid: str) -> InUseError:
+    return InUseError(f"{root} is in use by another tokenmill (pid {pid}). Stop it, or choose another --data-dir.")
 
 
 def write_secret(path: Path, secret: str) -> None:

@@ -15,12 +15,12 @@ from cli.disk.input_scan import scan_input
 from cli.disk.output_path import require_replaceable
 from cli.line_tally import SOME_LINES_FAILED, LineTally, by_code, truncated
 from cli.options import FailOnErrors, IdempotencyKey
-from cli.places.options import say
 from cli.places.place import ThisMachine
 from cli.places.run_folder import RunFolder
 from cli.places.session import session_at
 from cli.places.stage import ResultFiles, Stage
 from cli.served_model import DEMO_NAME, choose_model
+from cli.service.options import say
 from cli.watching.watch import average_rate
 from jobs.counted import counted
 from jobs.errors import InputError, ServiceError

@@ -46,6 +46,7 @@ class StackOptions:
     max_deaths: int | None = None  # of one child in a row; None: restart it forever
     environment: Mapping[str, str] = field(default_factory=dict)  # TOKENMILL_* defaults; the user's own variables win
     external_servers: bool = False  # use the servers that the environment names, and start only the others
+    is_of_command: bool = False  # it ends with a command, which must not change the model that others wait for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +98,7 @@ def running_stack(
                 data_dir,
                 options.model,
                 is_ours=servers.postgres is not None,
+                may_move=not options.is_of_command,
             )
             what = "the API and the worker" if options.num_workers else "the API"
             say_step(f"starting {what} for {options.model.path}")
@@ -109,7 +111,7 @@ def running_stack(
                 environment={name: environment[name] for name in URLS if name in environment},
                 supervisor=supervisor,
             )
-            write_note(data_dir, _note_of(stack))
+            write_note(data_dir, _note_of(stack, options))
             with documents_wait(environment["TOKENMILL_DATABASE_URL"]) as is_needed:
                 supervisor.start_once(_prepare_spec(options, data_dir, environment), is_needed)
                 yield stack
@@ -120,13 +122,14 @@ def running_stack(
             supervisor.stop()
 
 
-def _note_of(stack: RunningStack) -> StackNote:
+def _note_of(stack: RunningStack, options: StackOptions) -> StackNote:
     return StackNote(
         pid=os.getpid(),
         started_at=time.time(),
         base_url=stack.base_url,
         environment=stack.environment,
         roles=[child.spec.name for child in stack.supervisor.children],
+        is_of_command=options.is_of_command,
     )
 
 
@@ -152,10 +155,13 @@ def _make_schema(servers: Servers, *, say: Callable[[str], None]) -> None:
         say(refusal)
 
 
-def _prepare_database(database_url: str, data_dir: DataDir, model: ServedModel, *, is_ours: bool) -> str:
+def _prepare_database(
+    database_url: str, data_dir: DataDir, model: ServedModel, *, is_ours: bool, may_move: bool = True
+) -> str:
     """Register the model, and return a working key of the first tenant.
 
-    In our own database, leases of workers that died with the last stack are returned at once.
+    In our own database, leases of workers that died with the last stack are returned at once. Unless it `may_move`,
+    raises ConflictError where batches wait for a model of this name with another path.
     """
     from features.administration import keys, tenants
     from jobs import served_models
@@ -169,6 +175,8 @@ def _prepare_database(database_url: str, data_dir: DataDir, model: ServedModel, 
         with transaction(sessions(engine)) as session:
             if is_ours:
                 lost_leases.return_leases(session)
+            if not may_move:
+                served_models.require_path(session, model.name, model.path)
             served_models.put_model(session, model.name, model.path)
             admin = Admin(session=session, actor=Actor.of_process())
             try:

@@ -94,6 +94,20 @@ def put_model(session: Session, name: str, path: str, *, is_checked: bool = Fals
     return model
 
 
+def require_path(session: Session, name: str, path: str) -> None:
+    """Raise ConflictError where batches that have not ended wait for a model of this name with another path."""
+    model = session.get(Model, name)
+    if model is None or model.path == stored_path(path):
+        return
+    waiting = session.scalars(_OPEN_BATCHES.where(Batch.model == name)).all()
+    if waiting:
+        raise ConflictError(
+            f"batches that have not ended wait for the model {name!r} from {model.path}, and {path} was given: "
+            f"{_few(waiting)}. Let them end or cancel them while `tokenmill up --model {model.path} --served-name "
+            f"{name}` runs, or choose another folder with --data-dir."
+        )
+
+
 def note_kind(session: Session, name: str, serves: LineKind) -> None:
     """Record which lines a model answers, as reported by a worker with its files.
 

@@ -24,6 +24,8 @@ class StackNote:
     """The URLs that roles need; that of Postgres may contain a password."""
     roles: Sequence[str]
     """The names of its processes, in start order."""
+    is_of_command: bool = False
+    """Whether it ends with a command, such as `tokenmill run`."""
 
 
 def write_note(data_dir: DataDir, note: StackNote) -> None:
@@ -39,7 +41,7 @@ def running_stack_of(root: Path) -> StackNote | None:
     data_dir = DataDir(root=root.expanduser().absolute())
     try:
         text = _path(data_dir).read_text()
-    except FileNotFoundError:  # no stack, one that is starting or stopping, or one of `tokenmill run`
+    except FileNotFoundError:  # no stack, or one that is starting or stopping
         return None
     # After the note: the check holds the lock for a moment, in which a starting stack would be refused.
     return StackNote(**json.loads(text)) if _is_locked(data_dir.lock_file) else None

@@ -12,8 +12,8 @@ import typer
 from cli.data_dir import default_data_dir
 from cli.disk.output_path import require_apart, require_replaceable
 from cli.extracting.sources import documents_of, require_outside
-from cli.places.options import BaseUrl, Model, Param, Window, json_params, say, text_of
 from cli.places.place import place_of
+from cli.service.options import BaseUrl, Model, Param, Window, json_params, say, text_of
 from jobs.errors import InputError
 
 if TYPE_CHECKING:

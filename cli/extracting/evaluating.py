@@ -14,7 +14,7 @@ import typer
 from cli.disk.download import replacing
 from cli.disk.output_path import require_apart, require_replaceable
 from cli.options import AsJson
-from cli.places.options import say, text_of
+from cli.service.options import say, text_of
 from cli.table import print_fields, print_table
 from features.documents.extraction.errors import ExtractionError
 from jobs.errors import InputError

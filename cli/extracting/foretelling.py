@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from functools import reduce
 
+from cli.estimating.estimate import Estimate, estimated
 from cli.extracting.running import write_second_reading
 from cli.extracting.work import ExtractFolder
-from cli.places.estimate import Estimate, estimated
 from cli.places.session import Place
 from features.documents.extraction.course.job import ExtractJob
 

@@ -14,8 +14,8 @@ import typer
 from cli.calls import named, server
 from cli.disk.output_path import require_apart, require_replaceable
 from cli.ids import require_id
-from cli.places.options import Window, say, text_of
 from cli.places.place import place_of
+from cli.service.options import Window, say, text_of
 from cli.stages import until_ended
 from features.documents.commands import pages
 from jobs.errors import InputError

@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 from cli.extracting.prepared import ParseCache, prepare
-from cli.places.options import text_of
+from cli.service.options import text_of
 from features.documents.extraction.documents.layout import layout
 from features.documents.extraction.errors import ExtractionError
 from features.documents.extraction.evaluation.gold import GoldDocument, read_gold

@@ -13,8 +13,8 @@ from cli.extracting.running import Tally, records, run_batches, write_first
 from cli.extracting.screen import noting, print_examples, print_prompt, reading_progress
 from cli.extracting.windows import context_of, window_of
 from cli.extracting.work import ExtractFolder, folder_of
-from cli.places.options import say
 from cli.places.session import Place, session_at
+from cli.service.options import say
 from cli.table import print_fields
 from features.documents.extraction.course.job import ExtractJob
 from jobs.errors import InputError

@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from cli.line_tally import SOME_LINES_FAILED, by_code
-from cli.places.options import say
+from cli.service.options import say
 from features.documents.extraction.passes.withholding import NOT_IN_DOCUMENT
 from jobs.counted import counted
 

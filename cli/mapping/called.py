@@ -16,8 +16,8 @@ from cli.mapping.carried import source_of, write_added
 from cli.mapping.job import MapOptions, plan
 from cli.mapping.running import check_schema, compute, folder_of
 from cli.places import place
-from cli.places.options import say
 from cli.places.session import Place
+from cli.service.options import say
 from jobs.errors import TokenmillError
 from tokenmill.mapping import ADDED, INTERRUPTED, TABLE, note_error
 

@@ -14,12 +14,12 @@ import typer
 
 from cli.data_dir import default_data_dir
 from cli.disk.output_path import require_apart, require_replaceable
+from cli.estimating.estimate import estimated
 from cli.line_tally import SOME_LINES_FAILED, by_code
 from cli.mapping.job import MapOptions, plan
 from cli.mapping.running import check_schema, compute, folder_of, write_output, written_before
-from cli.places.estimate import estimated
-from cli.places.options import BaseUrl, Model, Param, Window, json_params, say, text_of
 from cli.places.place import place_of
+from cli.service.options import BaseUrl, Model, Param, Window, json_params, say, text_of
 from cli.table import print_fields
 from features.pipelines.rows.lines.requests import UnrenderedRow
 from features.pipelines.rows.outputs.tables import output_format

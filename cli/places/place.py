@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cli.batches.creating import estimate
-from cli.batches.fields import estimate_fields
 from cli.client import client_from_environment, make_client, server_errors_as_sentences
-from cli.disk.input_check import check_file, require_valid
+from cli.disk.input_check import require_valid
 from cli.embedded.sockets import free_port
-from cli.file_commands import upload_file
-from cli.places.estimate import Counted
-from cli.places.options import say
+from cli.estimating.estimate import Counted
+from cli.estimating.places import count_here, count_on_server
 from cli.places.run_folder import RunFolder
 from cli.places.session import Connection, Place
 from cli.places.stage import Stage
 from cli.places.submission import Submitting
 from cli.served_model import DEMO_NAME, choose_model
+from cli.service.options import say
 from cli.watching.progress import Waiting
 from features.pipelines.rows.lines.requests import ENDPOINT
 from jobs.errors import InputError
@@ -35,7 +33,6 @@ if TYPE_CHECKING:
 
 _WINDOW = "30d"  # there is no deadline here; it only has to outlast the run
 _MAX_DEATHS = 5
-_QUIET_SECONDS = 10.0  # an idle worker counts a thousand prompts per second
 # A stopped run drops its unfinished lines rather than make the user wait; finished ones are saved.
 _DRAIN_SECONDS = "3"
 
@@ -68,14 +65,7 @@ class ThisMachine:
         require_valid(stage.lines, endpoint=stage.endpoint, model=self.model)
 
     def count(self, lines: Path, *, endpoint: str = ENDPOINT) -> Counted:
-
-        from cli.places.counting import count_bytes, count_lines, prompts_of
-
-        scan = check_file(lines, endpoint=endpoint, models={self.model})
-        prompts = prompts_of(self.served.path)
-        counts = count_bytes(lines) if prompts is None else count_lines(lines, prompts, endpoint=endpoint)
-        fields = {"model": self.served.path, "lines": f"{scan.num_requests:,}"}
-        return replace(counts, fields=fields | dict(counts.fields))
+        return count_here(self.served, lines, endpoint=endpoint)
 
     def connect(self, run: RunFolder, closing: ExitStack) -> Connection:
         from cli.stack import StackOptions, running_stack
@@ -120,37 +110,11 @@ class Server:
         """Leave it to the server, which has its own limits."""
 
     def count(self, lines: Path, *, endpoint: str = ENDPOINT) -> Counted:
-
-        call: dict[str, Any] = {"completion_window": self.window, "endpoint": endpoint, "invalid_lines": "fail"}
-        with server_errors_as_sentences(self.client):
-            # Without a worker for the model nothing counts tokens: the estimate is then by bytes.
-            is_served = getattr(self.client.models.retrieve(self.model), "max_model_len", None) is not None
-            uploaded = upload_file(self.client, lines, purpose="batch")
-            try:
-                call |= {"input_file_id": uploaded.id, "exact": is_served}
-                result = estimate(self.client, call, quiet_seconds=_QUIET_SECONDS)
-            finally:
-                self.client.files.delete(uploaded.id)
-        if result["verdict"] in ("fails", "refused"):
-            raise InputError(f"the server would not run this: {_why(result)}")
-        shown = estimate_fields(result)
-        return Counted(
-            num_lines=result["requests"],
-            input_tokens=result["input_tokens"],
-            output_tokens=result["output_tokens"],
-            basis=shown.pop("counted"),
-            fields={name: text for name, text in shown.items() if name != "tokens"},
-        )
+        return count_on_server(self.client, self.model, lines, endpoint=endpoint, window=self.window)
 
     def connect(self, run: RunFolder, closing: ExitStack) -> Connection:
 
         return Submitting(client=self.client, window=self.window, say=self.say)
-
-
-def _why(result: Mapping[str, Any]) -> str:
-    """Return why the batch of an estimate would not run, with the first bad line."""
-    first = result["errors"]["data"][0] if result["errors"] else None
-    return str(result["reason"]) if first is None else f"{result['reason']}; line {first['line']}: {first['message']}"
 
 
 def this_machine(model: str | None, *, say: Callable[[str], None]) -> ThisMachine:

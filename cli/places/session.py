@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import typer
 
-from cli.places.estimate import Counting
+from cli.estimating.estimate import Counting
 from cli.places.run_folder import RunFolder
 from cli.places.stage import Stage
 from cli.supervisor import StopRequestedError

@@ -15,7 +15,7 @@ from cli.disk.download import replacing
 from cli.disk.output_path import require_apart, require_replaceable
 from cli.ids import require_id
 from cli.options import AsJson, Newest, OfCollection
-from cli.places.options import say
+from cli.service.options import say
 from cli.stages import Listing, stage_reached
 from cli.table import when
 from jobs.errors import InputError

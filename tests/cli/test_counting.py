@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cli.places.estimate import Counted, estimated
+from cli.estimating.estimate import Counted, estimated
 from cli.places.place import ThisMachine
 from cli.served_model import ServedModel
 from jobs.errors import InputError

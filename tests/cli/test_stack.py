@@ -61,6 +61,19 @@ def test_a_second_start_keeps_the_tenant_and_its_key_and_moves_the_model(tmp_pat
         assert connection.execute("SELECT name, path FROM model").fetchall() == [("tiny", "/models/b")]
 
 
+def test_a_command_does_not_move_the_model_that_batches_wait_for(tmp_path: Path, database_url: str) -> None:
+    with locked(tmp_path) as data_dir:
+        _prepare_database(database_url, data_dir, MODEL, is_ours=True, may_move=False)
+        other = ServedModel(name="tiny", path="/models/b")
+        _prepare_database(database_url, data_dir, other, is_ours=True, may_move=False)
+        _insert_leased_chunk(database_url)
+        with pytest.raises(ConflictError, match=r"wait for the model 'tiny' from /models/b.*batch_1"):
+            _prepare_database(database_url, data_dir, MODEL, is_ours=True, may_move=False)
+        _prepare_database(database_url, data_dir, other, is_ours=True, may_move=False)
+    with psycopg.connect(database_url) as connection:
+        assert connection.execute("SELECT path FROM model").fetchall() == [("/models/b",)]
+
+
 def test_each_role_on_a_machine_shows_its_metrics_at_a_port_of_its_own() -> None:
     given = {"TOKENMILL_METRICS_PORT": "9100"}
     assert [_with_metrics_port(given, number)["TOKENMILL_METRICS_PORT"] for number in (0, 1, 2)] == [

@@ -8,8 +8,8 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
-from cli.places.estimate import Estimate
-from cli.places.typical_answer import typical_answer
+from cli.estimating.estimate import Estimate
+from cli.estimating.typical_answer import typical_answer
 
 TEXT = {"type": "string"}
 NULL = {"type": "null"}

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import orjson
 
 from cli.disk.input_scan import named_lines
-from cli.places.typical_answer import typical_answer
+from cli.estimating.typical_answer import typical_answer
 from features.pipelines.rows.lines.requests import ENDPOINT
 
 LIKELY_BASIS = "answers as the typical one of their schema, with a fifth of what may be null taken as null"

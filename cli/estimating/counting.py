@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from cli.disk.input_file import opened
-from cli.places.estimate import Counted
+from cli.estimating.estimate import Counted
 from engine.errors import EngineError
 from engine.models.config import load_model_config
 from engine.models.paths import HUB_FILES
