@@ -41,9 +41,14 @@ def upload_file(client: OpenAI, path: Path, *, purpose: str) -> Any:
 
     A large file is sent in parts: after a kill the same command sends only those that are missing.
     """
-    with plain(path, give="the path of a file") if purpose == "batch" else raw(path) as (name, content):
+    return upload_as(client, path, purpose=purpose)
+
+
+def upload_as(client: OpenAI, path: Path, *, purpose: str, name: str | None = None) -> Any:
+    """Upload as `upload_file` does, under another name."""
+    with plain(path, give="the path of a file") if purpose == "batch" else raw(path) as (own_name, content):
         notes = default_data_dir().expanduser() / "uploads"
-        return send(client, name, content, purpose=purpose, path=path, notes=notes)
+        return send(client, name or own_name, content, purpose=purpose, path=path, notes=notes)
 
 
 @app.command("list")

@@ -81,6 +81,13 @@ def require_valid(path: Path, *, endpoint: str, model: str) -> None:
 
 def check_file(path: Path, *, endpoint: str, models: Collection[str]) -> Scan:
     """Return the scan of a valid file. Raises InputError listing bad lines if a batch of it would fail validation."""
+    with opened(path) as file:
+        read: Callable[[], bytes] = partial(file.read, _READ_BYTES)
+        return check_content(iter(read, b""), path=path, endpoint=endpoint, models=models)
+
+
+def check_content(content: Iterator[bytes], *, path: Path, endpoint: str, models: Collection[str]) -> Scan:
+    """Check as `check_file` does, with the path for errors; many bad lines go into a file beside it."""
     from jobs.batches.scan import Scan
     from jobs.settings import load_settings
 
@@ -89,11 +96,9 @@ def check_file(path: Path, *, endpoint: str, models: Collection[str]) -> Scan:
     scan = Scan(endpoint=endpoint, models=models, settings=settings)
     problems = FoundProblems(path)
     try:
-        with opened(path) as file:
-            read: Callable[[], bytes] = partial(file.read, _READ_BYTES)
-            for line in iter_lines(iter(read, b""), max_line_bytes=settings.max_line_bytes):
-                if (problem := scan.check(line)) is not None:
-                    problems.add(problem.wire() | {"custom_id": problem.custom_id})
+        for line in iter_lines(content, max_line_bytes=settings.max_line_bytes):
+            if (problem := scan.check(line)) is not None:
+                problems.add(problem.wire() | {"custom_id": problem.custom_id})
     finally:
         problems.close()
     whole = scan.file_problem()

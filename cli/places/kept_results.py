@@ -12,7 +12,8 @@ from pathlib import Path
 from cli.disk.download import replacing
 from cli.disk.input_scan import named_lines
 from cli.places.ordered_results import OrderedResults
-from cli.places.stage import ResultFiles, Stage
+from cli.places.stage import Stage
+from cli.submitting.results import ResultFiles
 
 _NO_RESULT = frozenset({"batch_expired", "batch_cancelled"})
 """Error codes of lines that did not run."""

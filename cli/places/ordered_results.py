@@ -1,49 +1,16 @@
-"""Reads results in the order of their lines, each once: nothing is held in memory."""
+"""The results of a file in the order of their lines."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from contextlib import ExitStack
 from pathlib import Path
-from typing import BinaryIO
 
-import orjson
-
-from jobs.errors import ServiceError
+from cli.submitting import ordered_results
 
 
-class OrderedResults:
+class OrderedResults(ordered_results.OrderedResults):
     """The results of a file, except errors with the codes `without`; open until `closing` ends."""
 
     def __init__(self, path: Path, closing: ExitStack, *, without: Collection[str] = ()) -> None:
-        self._path = path
-        self._results = _named(closing.enter_context(path.open("rb")), without)
-        self._next = next(self._results, None)
-
-    def pop(self, custom_id: str) -> bytes | None:
-        """Return the next result if it belongs to this line, otherwise None."""
-        if self._next is None or self._next[0] != custom_id:
-            return None
-        result, self._next = self._next[1], next(self._results, None)
-        return result
-
-    def pop_all(self, prefix: str) -> Iterator[tuple[str, bytes]]:
-        """Yield the next results whose custom_id starts with `prefix`, each with the rest of its custom_id."""
-        while self._next is not None and self._next[0].startswith(prefix):
-            (custom_id, result), self._next = self._next, next(self._results, None)
-            yield custom_id.removeprefix(prefix), result
-
-    def require_end(self) -> None:
-        """Raise ServiceError if a result is left: it is of no line, or not in the order of the lines."""
-        if self._next is not None:
-            raise ServiceError(
-                f"{self._path} has a result for {self._next[0]!r} that is out of order, or belongs to no line. "
-                "Remove the folder of that file to start again."
-            )
-
-
-def _named(file: BinaryIO, without: Collection[str]) -> Iterator[tuple[str, bytes]]:
-    for raw in file:
-        line = orjson.loads(raw)
-        if (line.get("error") or {}).get("code") not in without:
-            yield str(line.get("custom_id")), raw
+        super().__init__(closing.enter_context(path.open("rb")), name=str(path), without=without)

@@ -6,28 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cli.places.run_folder import RunFolder
+from cli.submitting.results import ResultFiles
+
+__all__ = ["ResultFiles", "Stage"]
 
 _CHAT = "/v1/chat/completions"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResultFiles:
-    """The files of answers and of errors, each in the order of the lines."""
-
-    answers: Path
-
-    @property
-    def errors(self) -> Path:
-        return errors_path(self.answers)
-
-    @property
-    def paths(self) -> list[Path]:
-        """Return the files that exist."""
-        return [path for path in (self.answers, self.errors) if path.exists()]
-
-    def remove(self) -> None:
-        for path in self.paths:
-            path.unlink()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,8 +63,3 @@ class Stage:
         self.forget_batches()
         self.results.remove()
         self.lines.unlink(missing_ok=True)
-
-
-def errors_path(output: Path) -> Path:
-    """Return `out.errors.jsonl` for `out.jsonl`."""
-    return output.with_name(f"{output.stem}.errors{output.suffix or '.jsonl'}")

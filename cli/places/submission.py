@@ -12,7 +12,8 @@ from cli.client import server_errors_as_sentences
 from cli.disk.download import download
 from cli.disk.input_file import plain
 from cli.places.kept_results import merge, write_rest
-from cli.places.stage import ResultFiles, Stage
+from cli.places.stage import Stage
+from cli.submitting.results import ResultFiles
 from cli.watching.patience import Patience
 from cli.watching.progress import ENDED
 from cli.watching.watch import describe_errors, watch_batch

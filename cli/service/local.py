@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from cli.client import make_client
 from cli.data_dir import DataDir, InUseError
-from cli.disk.input_check import require_valid
+from cli.disk.input_check import check_content, require_valid
 from cli.embedded.sockets import free_port
 from cli.estimating.places import count_here, count_on_server
 from cli.service.running import find_running, using, without_users
@@ -61,6 +61,9 @@ class LocalTarget:
     def require_valid(self, lines: Path, *, endpoint: str) -> None:
         require_valid(lines, endpoint=endpoint, model=self.model)
 
+    def require_valid_lines(self, lines: Iterator[bytes], *, path: Path, endpoint: str) -> None:
+        check_content(lines, path=path, endpoint=endpoint, models={self.model})
+
     def count(self, lines: Path, *, endpoint: str = ENDPOINT) -> Counted:
         """Count by the service if it runs, otherwise by the model's files."""
         with ExitStack() as closing:
@@ -75,7 +78,9 @@ class LocalTarget:
             service, busy = None, ""
             while service is None:
                 service = self._joined(closing)
-                if service is None:
+                if service is not None:
+                    say(f"using the service at {service.client.base_url}")
+                else:
                     try:
                         service = self._started(closing, say)
                     except InUseError as error:  # it starts or stops

@@ -20,6 +20,14 @@ Param = Annotated[
 ]
 Window = Annotated[str, typer.Option(help="On a server: time to complete in, such as 30m, 24h or 7d.")]
 
+RunDataDir = Annotated[
+    Path | None,
+    typer.Option(help="Folder of the service on this machine [default: $TOKENMILL_DATA_DIR or ~/.local/share/…]"),
+]
+Keep = Annotated[
+    bool, typer.Option("--keep", help="Keep the batch and its files at the service once the output is written.")
+]
+
 
 def text_of(path: Path) -> str:
     """Return a file's text. Raises InputError."""

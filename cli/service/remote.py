@@ -38,6 +38,9 @@ class RemoteTarget:
     def require_valid(self, lines: Path, *, endpoint: str) -> None:
         """Leave it to the server, which has its own limits."""
 
+    def require_valid_lines(self, lines: Iterator[bytes], *, path: Path, endpoint: str) -> None:
+        """Leave it to the server."""
+
     def count(self, lines: Path, *, endpoint: str = ENDPOINT) -> Counted:
         return count_on_server(self.client, self.model, lines, endpoint=endpoint, window=self.window)
 

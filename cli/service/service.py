@@ -53,6 +53,9 @@ class Target(Counting, Protocol):
     def require_valid(self, lines: Path, *, endpoint: str) -> None:
         """Raise InputError if it is known here that a batch of these lines would fail validation."""
 
+    def require_valid_lines(self, lines: Iterator[bytes], *, path: Path, endpoint: str) -> None:
+        """Check lines as `require_valid` does a file; they may be left unread. `path` names them in errors."""
+
     def opened(self, say: Callable[[str], None]) -> AbstractContextManager[Service]:
         """Open the service for a block. Raises InputError if one runs that lacks the model."""
 

@@ -84,7 +84,7 @@ def _events(client: OpenAI, batch_id: str) -> Generator[Any, None, bool]:
             return False
         latest: Batch | None = None
         with suppress(httpx2.TransportError):  # the next poll shows whether the server is still there
-            for line in _lines(stream.response.iter_bytes()):
+            for line in lines_of(stream.response.iter_bytes()):
                 if line.startswith(b"data:"):
                     latest = Batch.construct(**json.loads(line.removeprefix(b"data:")))
                     yield latest
@@ -117,12 +117,12 @@ def error_codes(client: OpenAI, batch: Any) -> Counter[str]:
     tally = LineTally()
     if batch.error_file_id:
         with suppress(NotFoundError), client.files.with_streaming_response.content(batch.error_file_id) as answer:
-            for line in _lines(answer.iter_bytes()):
+            for line in lines_of(answer.iter_bytes()):
                 tally.add(line)
     return tally.codes
 
 
-def _lines(parts: Iterable[bytes]) -> Iterator[bytes]:
+def lines_of(parts: Iterable[bytes]) -> Iterator[bytes]:
     """Split at line feeds only: a JSON string may contain other line separators."""
     rest = b""
     for part in parts:

@@ -11,15 +11,13 @@ import psycopg
 
 
 def finished_lines(folder: Path) -> dict[int, str]:
-    """Return the lines that have a result in the run's database, with the time each was stored."""
-    urls = list(folder.glob("data/runs/*/stack/run/database_url"))
-    if not urls:
-        return {}
+    """Return the lines that have a result in the database of the folder `data`, with the time each was stored."""
     try:
-        with psycopg.connect(urls[0].read_text().strip(), connect_timeout=2) as connection:
+        url = (folder / "data" / "run" / "database_url").read_text().strip()
+        with psycopg.connect(url, connect_timeout=2) as connection:
             rows = connection.execute("SELECT line_no, xmin::text FROM result").fetchall()
     except (psycopg.Error, FileNotFoundError):
-        return {}  # not there yet, or already deleted
+        return {}  # not there yet, or already ended
     return {int(line_no): str(xmin) for line_no, xmin in rows}
 
 

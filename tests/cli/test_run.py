@@ -69,7 +69,7 @@ def test_an_interrupted_run_goes_on_and_computes_no_line_twice(tmp_path: Path) -
     assert [error["custom_id"] for error in errors] == ["bad"]
     assert f"{NUM_LINES} of {NUM_LINES + 1} lines completed" in said
     assert "\x1b" not in said
-    assert not list(tmp_path.glob("data/runs/*/stack"))
+    assert not list(tmp_path.glob("data/objects/tenant_*/*"))
 
     with _start(tmp_path) as process:
         said = process.communicate(timeout=30)[1]

@@ -13,7 +13,7 @@ from cli.embedded.note import StackNote, write_note
 from cli.service.running import RunningService, find_running, using, without_users
 from jobs.errors import InputError, ServiceError
 
-DEMO = Path(__file__).resolve().parents[3] / "examples" / "demo_model"
+DEMO = Path(__file__).resolve().parents[2] / "examples" / "demo_model"
 
 
 def note(*, pid: int = 7, is_of_command: bool = False, environment: Mapping[str, str] | None = None) -> StackNote:
