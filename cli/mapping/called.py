@@ -14,10 +14,11 @@ from cli.data_dir import default_data_dir
 from cli.extras import what_to_install
 from cli.mapping.carried import source_of, write_added
 from cli.mapping.job import MapOptions, plan
-from cli.mapping.running import check_schema, compute, folder_of
-from cli.places import place
-from cli.places.session import Place
+from cli.mapping.running import check_schema, computed, delete_taken, folder_of
+from cli.service.choosing import local_target
 from cli.service.options import say
+from cli.service.remote import remote_target
+from cli.service.service import Target
 from jobs.errors import TokenmillError
 from tokenmill.mapping import ADDED, INTERRUPTED, TABLE, note_error
 
@@ -28,7 +29,7 @@ Call = Mapping[str, Any]
 def answer(folder: Path, call: Call, *, is_taken: Callable[[], bool]) -> int:
     """Answer a call; return the exit status.
 
-    `is_taken` announces the new columns and returns whether the caller has them; until then the run is kept.
+    `is_taken` announces the new columns and returns whether the caller has them; until then all is kept.
     """
     try:
         _map(folder, call, is_taken)
@@ -49,20 +50,19 @@ def answer(folder: Path, call: Call, *, is_taken: Callable[[], bool]) -> int:
 def _map(folder: Path, call: Call, is_taken: Callable[[], bool]) -> None:
     source, form = source_of(folder / TABLE, call["form"])
     job = plan(source, MapOptions(model="", **call["wanted"]), form)
-    where = _place(call)
-    job = replace(job, ask=replace(job.ask, model=where.model))
-    check_schema(job, where)
     base = Path(call["data_dir"]) if call["data_dir"] else default_data_dir()
-    mapped = folder_of(job, where, base=base, output="")
-    with mapped.run.held():
-        rendered = compute(job, where, mapped, say=say)
-        write_added(folder / ADDED, call["form"], job.shape, mapped.rows(job, rendered))
+    target = _target(call, base)
+    job = replace(job, ask=replace(job.ask, model=target.model))
+    check_schema(job, target)
+    mapped = folder_of(job, target, base=base, output="")
+    with mapped.command.held(), computed(job, target, mapped, say=say) as work:
+        write_added(folder / ADDED, call["form"], job.shape, work.rows)
         if is_taken():
-            mapped.remove()
+            delete_taken(work, say=say)
 
 
-def _place(call: Call) -> Place:
+def _target(call: Call, base: Path) -> Target:
     if not call["base_url"]:
-        return place.this_machine(call["model"], say=say)
+        return local_target(call["model"], data_dir=base)
     client = client_for(call["base_url"], call["api_key"])
-    return place.server(client, call["model"], window=call["window"], say=say)
+    return remote_target(client, call["model"], window=call["window"])

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cli.places.run_folder import sha256_of
+from cli.submitting.command_folder import sha256_of
 from features.pipelines.rows.arrow_values import row_values
 from features.pipelines.rows.lines.table_shape import Shape
 from features.pipelines.rows.outputs.tables import arrow_fields

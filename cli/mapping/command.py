@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, cast
 
 import typer
 
@@ -16,10 +16,11 @@ from cli.data_dir import default_data_dir
 from cli.disk.output_path import require_apart, require_replaceable
 from cli.estimating.estimate import estimated
 from cli.line_tally import SOME_LINES_FAILED, by_code
+from cli.mapping.folder import render
 from cli.mapping.job import MapOptions, plan
-from cli.mapping.running import check_schema, compute, folder_of, write_output, written_before
-from cli.places.place import place_of
-from cli.service.options import BaseUrl, Model, Param, Window, json_params, say, text_of
+from cli.mapping.running import check_schema, computed, delete_left, folder_of, write_output, written_before
+from cli.service.choosing import target_of
+from cli.service.options import BaseUrl, Keep, Model, Param, RunDataDir, Window, json_params, say, text_of
 from cli.table import print_fields
 from features.pipelines.rows.lines.requests import UnrenderedRow
 from features.pipelines.rows.outputs.tables import output_format
@@ -31,7 +32,7 @@ from jobs.errors import InputError
 if TYPE_CHECKING:
     from cli.mapping.job import MapJob
     from cli.mapping.running import Tally
-    from cli.places.session import Place
+    from cli.service.service import Target
     from features.pipelines.rows.lines.requests import RequestLine
 
 
@@ -55,7 +56,8 @@ def map_(
     param: Param = None,
     prefix: Annotated[str, typer.Option(help="Prefix of the new columns' names.")] = "",
     window: Window = "24h",
-    data_dir: Annotated[Path | None, typer.Option(help="Folder for unfinished runs (runs/)")] = None,
+    data_dir: RunDataDir = None,
+    keep: Keep = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show the first three prompts and an estimate; run nothing.")
     ] = False,
@@ -89,29 +91,31 @@ def map_(
     rows = open_source(source)
     with _named(prompt, schema):
         job = plan(rows, options, form)  # before any request to a server
-    place = place_of(model, base_url=base_url, window=window)
-    job = replace(job, ask=replace(job.ask, model=place.model))
+    base = data_dir or default_data_dir()
+    target = target_of(model, base_url=base_url, window=window, data_dir=base)
+    job = replace(job, ask=replace(job.ask, model=target.model))
     if dry_run:
-        _show(job, place)
+        _show(job, target)
         return
     assert output is not None
-    _run(job, place, output, base=data_dir or default_data_dir(), fail_on_errors=fail_on_errors)
+    tally = _run(job, target, output, base=base, keep=keep)
+    _end(tally, fail_on_errors=fail_on_errors)
 
 
-def _run(job: MapJob, place: Place, output: Path, *, base: Path, fail_on_errors: bool) -> None:
-
-    check_schema(job, place)
-    folder = folder_of(job, place, base=base, output=str(output.absolute()))
-    with folder.run.held():
-        tally = written_before(folder, output)
+def _run(job: MapJob, target: Target, output: Path, *, base: Path, keep: bool) -> Tally:
+    check_schema(job, target)
+    mapped = folder_of(job, target, base=base, output=str(output.absolute()))
+    with mapped.command.held():
+        tally = written_before(mapped, output)
         if tally is None:
-            rendered = compute(job, place, folder, say=say)
-            tally = write_output(job, folder, rendered, output)
+            with computed(job, target, mapped, say=say) as work:
+                tally = write_output(work, output, keep=keep, say=say)
             num_rows = tally.num_answered + tally.codes.total()
             say(f"{tally.num_answered:,} of {counted(num_rows, 'row')} answered, written to {output}")
         else:
+            delete_left(mapped, target, say=say)
             say(f"{output} is already complete. Remove it to run again.")
-    _end(tally, fail_on_errors=fail_on_errors)
+    return tally
 
 
 def _end(tally: Tally, *, fail_on_errors: bool) -> None:
@@ -125,17 +129,17 @@ def _end(tally: Tally, *, fail_on_errors: bool) -> None:
         raise typer.Exit(1)
 
 
-def _show(job: MapJob, place: Place) -> None:
+def _show(job: MapJob, target: Target) -> None:
     """Print the first prompts as the model gets them, and an estimate for all."""
-    check_schema(job, place)
-    shown: list[RequestLine | UnrenderedRow] = []
-    with tempfile.TemporaryDirectory(prefix="tokenmill-") as base:
-        folder = folder_of(job, place, base=Path(base), output="")
-        rendered = folder.render(job, shown=shown)
-        for one in shown:
+    check_schema(job, target)
+    with tempfile.TemporaryDirectory(prefix="tokenmill-") as folder, tempfile.TemporaryFile() as unrendered:
+        path = Path(folder) / "lines.jsonl"
+        with path.open("wb") as lines:
+            rendered, rendering = render(job, cast(BinaryIO, unrendered), consume=lines.writelines)
+        for one in rendering.shown:
             print(_prompt_of(one))
         fields = {"rows": f"{rendered.num_rows:,}", "unrendered": f"{rendered.num_unrendered:,}"}
-        _, estimate = estimated(place, folder.stage.lines)
+        _, estimate = estimated(target, path)
         print_fields(fields | estimate)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -67,7 +67,7 @@ class LocalTarget:
     def count(self, lines: Path, *, endpoint: str = ENDPOINT) -> Counted:
         """Count by the service if it runs, otherwise by the model's files."""
         with ExitStack() as closing:
-            service = self._joined(closing)
+            service = self._joined(closing, lambda _: None)
             if service is None:
                 return count_here(self.served, lines, endpoint=endpoint)
             return count_on_server(service.client, self.model, lines, endpoint=endpoint, window=_WINDOW)
@@ -75,27 +75,25 @@ class LocalTarget:
     @contextmanager
     def opened(self, say: Callable[[str], None]) -> Iterator[Service]:
         with ExitStack() as closing:
-            service, busy = None, ""
-            while service is None:
-                service = self._joined(closing)
-                if service is not None:
-                    say(f"using the service at {service.client.base_url}")
-                else:
-                    try:
-                        service = self._started(closing, say)
-                    except InUseError as error:  # it starts or stops
-                        if error.message != busy:
-                            say(f"{error.message} Waiting for it.")
+            busy = ""
+            while (service := self._joined(closing, say)) is None:
+                try:
+                    service = self._started(closing, say)
+                    break
+                except InUseError as error:  # it starts or stops
+                    if error.message != busy:
                         busy = error.message
-                        time.sleep(_LOOK_SECONDS)
+                        say(f"{busy} Waiting for it.")
+                    time.sleep(_LOOK_SECONDS)
             yield service
 
-    def _joined(self, closing: ExitStack) -> Service | None:
+    def _joined(self, closing: ExitStack, say: Callable[[str], None]) -> Service | None:
         """Return the running service; None if there is none. Raises InputError if it lacks the model."""
         running = find_running(self.data_dir)
         if running is None or not closing.enter_context(using(running.data_dir)):
             return None
         running.served(self.served.path, name=self.served.name)
+        say(f"using the service at {running.note.base_url}")
         key = running.data_dir.key_file.read_text().strip()
         return Service(
             client=closing.enter_context(make_client(running.note.base_url, key)),
@@ -144,7 +142,8 @@ def _own_service(served: ServedModel, data_dir: Path, say: Callable[[str], None]
             raise
         finally:
             if not is_stopped:
-                alone.enter_context(_last_user(data_dir, stack.supervisor, say))
+                with suppress(StopRequestedError):
+                    alone.enter_context(_last_user(data_dir, stack.supervisor, say))
 
 
 @contextmanager

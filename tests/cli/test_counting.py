@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from cli.estimating.estimate import Counted, estimated
-from cli.places.place import ThisMachine
 from cli.served_model import ServedModel
+from cli.service.local import LocalTarget
 from jobs.errors import InputError
 from tests.cli.service import ROOT, Service
 
@@ -31,7 +31,7 @@ def write(path: Path, texts: Sequence[str], **more: Any) -> Path:
 
 
 def count(served: ServedModel, lines: Path) -> Counted:
-    return ThisMachine(served=served, say=lambda _: None).count(lines)
+    return LocalTarget(served=served, data_dir=lines.parent / "data").count(lines)
 
 
 def test_prompts_are_counted_by_the_models_template_and_tokenizer(tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ def test_an_answer_is_likely_as_long_as_its_schemas_typical_one(
 ) -> None:
     asked = {"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA}}
     lines = write(tmp_path / "in.jsonl", ["a", "b"], max_tokens=max_tokens, response_format=asked)
-    found, shown = estimated(ThisMachine(served=DEMO, say=lambda _: None), lines)
+    found, shown = estimated(LocalTarget(served=DEMO, data_dir=tmp_path / "data"), lines)
     assert found.most_tokens == found.input_tokens + 2 * max_tokens
     assert found.output_tokens is not None
     assert least <= found.output_tokens <= most
@@ -76,7 +76,7 @@ def test_an_answer_is_likely_as_long_as_its_schemas_typical_one(
 
 def test_a_line_that_asks_for_several_answers_takes_each_of_them(tmp_path: Path) -> None:
     asked = {"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA}}
-    place, found = ThisMachine(served=DEMO, say=lambda _: None), []
+    place, found = LocalTarget(served=DEMO, data_dir=tmp_path / "data"), []
     for num_answers in (1, 3):
         lines = write(tmp_path / "in.jsonl", ["a", "b"], max_tokens=90, response_format=asked, n=num_answers)
         found.append(estimated(place, lines)[0])
@@ -86,7 +86,7 @@ def test_a_line_that_asks_for_several_answers_takes_each_of_them(tmp_path: Path)
 
 def test_without_a_schema_only_the_most_is_told(tmp_path: Path) -> None:
     lines = write(tmp_path / "in.jsonl", ["a", "b"], max_tokens=9)
-    found, shown = estimated(ThisMachine(served=DEMO, say=lambda _: None), lines)
+    found, shown = estimated(LocalTarget(served=DEMO, data_dir=tmp_path / "data"), lines)
     assert (found.output_tokens, "likely" in shown["tokens"]) == (None, False)
 
 

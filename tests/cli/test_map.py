@@ -75,9 +75,10 @@ def test_a_table_comes_back_with_its_answers_after_a_kill_too(service: Service, 
         process.kill()
     batch = service.batches()[0]
     service.work_off(batch["id"], RESULTS)
-    with started(service, folder, "--fail-on-errors") as process:
+    with started(service, folder, "--fail-on-errors", "--keep") as process:
         said = process.communicate(timeout=120)[1]
     assert process.returncode == 3
+    assert f"kept: {batch['id']}, {batch['input_file_id']}" in said
     assert "2 of 4 rows answered, written to" in said
     assert "2 failed, see the column error: engine_failure 1, unrendered 1" in said
     assert len(service.batches()) == before + 1
@@ -105,19 +106,20 @@ def test_a_batch_that_was_cancelled_leaves_its_results_and_the_rest_runs_again(s
     with started(service, folder) as process:
         wait_for(lambda: len(service.batches()) > before, process)
         first = service.batches()[0]["id"]
-        service.cancel(first, [RESULTS[0], refused(2, 4)])
+        too_long = failed(2, "row-4", code="context_length_exceeded", batch_id=first)
+        service.cancel(first, [RESULTS[0], too_long])
         said = process.communicate(timeout=120)[1]
     assert process.returncode == 1
-    assert "the batch ended as cancelled. Results of 2 lines are kept; the same command submits the others." in said
-    with started(service, folder) as process:
+    assert "the batch ended as cancelled. Answers of 1 line are kept; the same command submits the others." in said
+    with started(service, folder, "--keep") as process:
         wait_for(lambda: len(service.batches()) > before + 1, process)
         second = service.batches()[0]
         service.work_off(second["id"], [answered(0, 3, '{"label": "later"}')])
         said = process.communicate(timeout=120)[1]
-    assert (process.returncode, "2 lines with results from an earlier batch" in said) == (0, True)
+    assert (process.returncode, f"1 line with answers from {first}; {second['id']} runs" in said) == (0, True)
     rows = pq.read_table(folder / "out.parquet").to_pylist()
     assert [row["label"] for row in rows] == ["fine", None, "later", None]
-    assert rows[3]["error"] == "it went wrong (engine_failure)"
+    assert rows[3]["error"] == "it went wrong (context_length_exceeded)"
     service.run("files", "download", second["input_file_id"], "-o", folder / "sent.jsonl")
     assert [json.loads(line)["custom_id"] for line in (folder / "sent.jsonl").read_text().splitlines()] == ["row-3"]
     assert [path.name for path in folder.glob("d/runs/*/*")] == ["state.json"]
@@ -156,7 +158,7 @@ def test_a_disk_that_is_full_at_the_end_costs_nothing_that_was_computed(
     assert sorted(path.name for path in folder.iterdir()) == ["d", "in.csv", "out.json", "prompt.j2"]
     again = service.run(*arguments(folder, output=output))
     assert (again.exit_code, "1 of 1 row answered" in again.stderr) == (0, True)
-    assert len(service.batches()) == before + 1
+    assert len(service.batches()) == before, "it was found again, and deleted"
     assert (folder / output).stat().st_size > MAX_FILE_BYTES
 
 

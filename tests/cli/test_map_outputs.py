@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cli.mapping.folder import MapFolder
+from cli.mapping.folder import render as render_rows
 from cli.mapping.job import MapOptions, plan
-from cli.places.run_folder import RunFolder
 from features.pipelines.rows.sources.files import Format, reads
 from features.pipelines.rows.sources.reading import open_source
 from jobs.errors import InputError
@@ -23,7 +23,7 @@ def render(tmp_path: Path, rows: list[dict[str, Any]]) -> None:
     path = tmp_path / "in.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     job = plan(open_source(str(path)), MapOptions(prompt="x", model="m"), Format.PARQUET)
-    MapFolder(run=RunFolder(key="k", root=tmp_path / "k")).render(job)
+    render_rows(job, BytesIO(), consume=lambda _: None)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Tests of `tokenmill run` on the data directory of a running service: they use it, and start none."""
+"""Tests of `tokenmill run` and `map` on the data directory of a running service: they use it, and start none."""
 
 from __future__ import annotations
 
@@ -65,3 +65,14 @@ def test_a_service_that_lacks_the_model_is_told_and_no_second_one_is_started(
     assert f"It serves: demo ({shared_stack.model[1]})" in refused.stderr
     assert "starting a database" not in refused.stderr
     assert not list(tmp_path.glob("out*"))
+
+
+def test_a_dry_run_is_counted_by_the_service_of_its_folder(shared_stack: Any, tmp_path: Path) -> None:
+    (tmp_path / "in.csv").write_text("text\nhello\nworld\n")
+    (tmp_path / "prompt.j2").write_text("{{ text }}")
+    before = stored(shared_stack)
+    given = ("map", tmp_path / "in.csv", "--prompt", tmp_path / "prompt.j2", "--dry-run")
+    shown = typed(*given, "--data-dir", shared_stack.data_dir, variables={})
+    assert shown.returncode == 0, shown.stderr
+    assert "a worker of the model has counted every prompt" in shown.stdout
+    assert stored(shared_stack) == before

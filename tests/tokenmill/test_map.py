@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -15,16 +15,16 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.dataset
 import pytest
+from openai import OpenAI
 from pydantic import BaseModel
 
 import tokenmill
-from cli.disk.input_scan import scan_input
+from cli.mapping import called
 from cli.mapping.called import answer as answered_here
 from cli.mapping.carried import source_of
-from cli.places import place
-from cli.places.run_folder import RunFolder
-from cli.places.stage import Stage
+from cli.service.service import Service
 from features.pipelines.rows.sources.source import Source
+from tests.cli.fake_service import FakeClient
 from tokenmill import mapping
 from tokenmill.tables import table_of
 
@@ -40,47 +40,41 @@ class Review(BaseModel):
 
 
 class Shop:
-    """A place that answers by itself: the text of the prompt, and nothing for "bad"."""
+    """A target that answers by itself: the text of the prompt, and nothing for "bad"."""
 
     name = "shop"
     model = "demo"
 
     def __init__(self) -> None:
-        self.num_runs = 0
+        self.client = FakeClient(answer=self._answer)
+        self.num_checks = 0
         self.dies = False
 
     def check_schema(self, schema: Any) -> None:
         assert schema["type"] == "object"
 
-    def estimate(self, lines: Path) -> dict[str, str]:
-        raise NotImplementedError
+    def require_valid_lines(self, lines: Iterator[bytes], **_: object) -> None:
+        self.num_checks += 1
+        assert {json.loads(line)["body"]["model"] for line in lines} == {"demo"}
 
-    def require_valid(self, stage: Stage) -> None:
-        assert scan_input(stage.lines).models == ("demo",)
-
-    def connect(self, _run: RunFolder, _closing: ExitStack) -> Shop:
-        return self
-
-    def run(self, stage: Stage) -> None:
-        self.num_runs += 1
+    @contextmanager
+    def opened(self, _say: object) -> Iterator[Service]:
         if self.dies:
             raise KeyboardInterrupt
-        with stage.results.answers.open("w") as answers, stage.results.errors.open("w") as errors:
-            for raw in stage.lines.read_text().splitlines():
-                line = json.loads(raw)
-                text = line["body"]["messages"][-1]["content"]
-                (errors if text == "bad" else answers).write(json.dumps(answer(line["custom_id"], text)) + "\n")
+        yield Service(client=cast(OpenAI, self.client), model=self.model, window="30d", is_here=True)
 
-
-def answer(custom_id: str, text: str) -> dict[str, Any]:
-    if text == "bad":
-        return {"custom_id": custom_id, "error": {"code": "x", "message": "no"}}
-    choice = {"message": {"content": json.dumps({"label": text, "stars": len(text)})}, "finish_reason": "stop"}
-    return {"custom_id": custom_id, "response": {"status_code": 200, "body": {"choices": [choice]}}}
+    def _answer(self, line: dict[str, Any]) -> dict[str, Any]:
+        text = line["body"]["messages"][-1]["content"]
+        if text == "bad":
+            return {"error": {"code": "x", "message": "no"}}
+        choice = {"message": {"content": json.dumps({"label": text, "stars": len(text)})}, "finish_reason": "stop"}
+        return {"response": {"status_code": 200, "body": {"choices": [choice]}}}
 
 
 class AnsweringHere(mapping.Answering):
     """A call that is answered in this process."""
+
+    is_taken = True
 
     def __init__(self, folder: Path, content: bytes) -> None:
         self._folder, self._call = folder, json.loads(content)
@@ -88,7 +82,7 @@ class AnsweringHere(mapping.Answering):
     def __exit__(self, *_: object) -> None: ...
 
     def are_columns_there(self) -> bool:
-        self._status = answered_here(self._folder, self._call, is_taken=lambda: True)
+        self._status = answered_here(self._folder, self._call, is_taken=lambda: self.is_taken)
         return self._status == 0
 
     def take(self) -> None: ...
@@ -115,7 +109,7 @@ def shop(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Shop:
     shop = Shop()
     monkeypatch.delenv("TOKENMILL_BASE_URL", raising=False)
     monkeypatch.setenv("TOKENMILL_DATA_DIR", str(tmp_path))
-    monkeypatch.setattr(place, "this_machine", lambda *_args, **_options: shop)
+    monkeypatch.setattr(called, "local_target", lambda *_args, **_options: shop)
     in_this_process(monkeypatch)
     return shop
 
@@ -131,8 +125,7 @@ def shown(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
     return [(row["text"], row["label"], row["stars"], row["error"]) for row in rows]
 
 
-@pytest.mark.usefixtures("shop")
-def test_a_list_of_dicts_comes_back_as_one(tmp_path: Path) -> None:
+def test_a_list_of_dicts_comes_back_as_one(shop: Shop, tmp_path: Path) -> None:
     given = [dict(row) for row in ROWS]
     found = mapped(given)
     assert type(found) is list
@@ -140,6 +133,7 @@ def test_a_list_of_dicts_comes_back_as_one(tmp_path: Path) -> None:
     assert [row["n"] for row in found] == [1, None, 3]
     assert given == ROWS
     assert list(tmp_path.glob("runs/*")) == []
+    assert shop.client.stored == {}
 
 
 @pytest.mark.usefixtures("shop")
@@ -209,18 +203,26 @@ def test_what_is_no_table_for_the_prompt_is_refused(rows: Any, said: str) -> Non
     assert said in caught.value.message
 
 
-def test_an_interrupted_call_renders_its_rows_once(shop: Shop, tmp_path: Path) -> None:
+def test_an_interrupted_call_checks_its_rows_once(shop: Shop) -> None:
     shop.dies = True
-    with pytest.raises(KeyboardInterrupt):
-        mapped(ROWS)
-    (lines,) = tmp_path.glob("runs/*/input.jsonl")
-    before = lines.stat().st_mtime_ns, lines.stat().st_ino
-    with pytest.raises(KeyboardInterrupt):
-        mapped(ROWS)
-    assert (lines.stat().st_mtime_ns, lines.stat().st_ino) == before
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            mapped(ROWS)
     shop.dies = False
     assert shown(mapped(ROWS)) == EXPECTED
-    assert shop.num_runs == 3
+    assert (shop.num_checks, shop.client.num_batches) == (1, 1)
+
+
+def test_answers_that_the_caller_did_not_take_are_kept_for_the_same_call(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(AnsweringHere, "is_taken", False)
+    mapped(ROWS)
+    assert shop.client.num_batches == 1
+    assert len(shop.client.stored) == 4, "a batch, its input and its results"
+    monkeypatch.setattr(AnsweringHere, "is_taken", True)
+    assert shown(mapped(ROWS)) == EXPECTED
+    assert (shop.client.num_batches, shop.client.stored) == (1, {})
 
 
 @pytest.mark.parametrize("kind", [list, pa.Table.from_pylist])
