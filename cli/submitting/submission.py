@@ -98,15 +98,15 @@ class Submission:
 
     def _ended(self, batch: Any, *, before: Sequence[Any]) -> Any:
         """Watch a batch; return it once it has completed, or as an earlier start left it. Raises ServiceError."""
-        if batch.status in ENDED and batch.status != "failed":
+        if batch.status in ENDED and not _has_nothing(batch):
             return batch
         if batch.status not in ENDED:
             batch = self._watched(self._within_window(batch))
         if batch.status == "completed":
             return batch
         ended = f"the batch ended as {batch.status}."
-        if batch.status == "failed":
-            self._without(batch, before=before)  # nothing of it can be resumed
+        if _has_nothing(batch):
+            self._without(batch, before=before)
         elif num_done := counts_of(batch)[0]:
             ended += f" Answers of {counted(num_done, 'line')} are kept; the same command submits the others."
         raise ServiceError(f"{ended}\n{describe_errors(batch)}".rstrip())
@@ -143,3 +143,8 @@ class Submission:
                 f"{batch_id} continues. The same command waits for it again; or: tokenmill batch cancel {batch_id}"
             )
             raise
+
+
+def _has_nothing(batch: Any) -> bool:
+    """Return whether a batch has failed before a line ran, such as in validation: nothing of it can be resumed."""
+    return batch.status == "failed" and not any(counts_of(batch)[:2])

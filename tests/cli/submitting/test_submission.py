@@ -7,9 +7,11 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+from openai import OpenAI
 
 from cli.client import make_client
 from cli.disk.input_scan import named_lines, scan_input
@@ -153,6 +155,20 @@ def test_lines_that_fail_validation_leave_nothing_also_where_a_cancel_came_first
         hand.submission(hand.service.validate).run()
     assert len(list(hand.open.client.files.list())) == before
     assert not hand.folder.is_begun
+
+
+def test_the_answers_of_a_batch_that_failed_later_are_kept(hand: Hand) -> None:
+    counts = SimpleNamespace(completed=2, failed=0, total=4)
+    batch = SimpleNamespace(
+        id="batch_1", status="validating", request_counts=None, errors=None, completion_window="24h"
+    )
+    ended = SimpleNamespace(id="batch_1", status="failed", request_counts=counts, errors=None)
+    submission = replace(hand.submission(pytest.fail), service=replace(hand.open, client=cast(OpenAI, None)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("cli.submitting.submission.watch_batch", lambda *_, **__: ended)
+        with pytest.raises(ServiceError, match=r"ended as failed\. Answers of 2 lines are kept"):
+            submission._ended(batch, before=[])
+    assert submission._ended(ended, before=[]) is ended, "a later start submits the rest"
 
 
 @pytest.mark.long
