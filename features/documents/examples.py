@@ -102,10 +102,11 @@ class Examples:
         return gold
 
     def _named(self, session: Session, gold: Mapping[str, GoldDocument]) -> dict[str, CollectionDocument]:
-        """Return the documents of gold by its keys: documents of the tenant with these ids, else with these names.
+        """Return the documents of gold without texts, by its keys: documents of the tenant with these ids or names.
 
         A line read back from an extraction has both, and its id matches nothing once that document is deleted.
         """
+        gold = {key: one for key, one in gold.items() if one.text is None}
         by_id, by_name = self._called(session, {*gold, *(one.document for one in gold.values())}, ids=gold.keys())
         documents: dict[str, CollectionDocument] = {}
         for key, one in gold.items():
@@ -148,13 +149,7 @@ class Examples:
         with self.reading() as session:
             documents = self._named(session, gold)
         for name, gold_document in gold.items():
-            row = documents[name]
-            text = None if row.object_key is None else self._text(row.object_key)
-            if text is None:
-                why = (
-                    f"could not be read: {row.error['message']}" if row.error else "is not read: extract from it first"
-                )
-                raise InputError(f"{name!r}, an example of {self.source}, {why}")
+            text = self._document_text(name, documents[name]) if gold_document.text is None else gold_document.text
             example = Example(document_text=text, fields=gold_document.fields)
             if not _is_short(example, fits):
                 raise InputError(
@@ -162,6 +157,14 @@ class Examples:
                     "beside the fields and the answer. Leave it out of the gold file."
                 )
             yield example
+
+    def _document_text(self, name: str, row: CollectionDocument) -> str:
+        """Return the text of a document of gold. Raises InputError if it was not read."""
+        text = None if row.object_key is None else self._text(row.object_key)
+        if text is None:
+            why = f"could not be read: {row.error['message']}" if row.error else "is not read: extract from it first"
+            raise InputError(f"{name!r}, an example of {self.source}, {why}")
+        return text
 
     # --- reviews -----------------------------------------------------------------------------------------------------
 

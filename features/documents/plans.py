@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from features.documents.extraction.course import job
@@ -17,6 +17,8 @@ from jobs.errors import InputError
 
 _LEAST_TOKENS, _MOST_TOKENS = 16, 1_000_000
 """Bounds on the length of an answer."""
+_TAKEN = frozenset({"messages", "model", "response_format", "n", "context"})
+"""Fields of a request that the schema, the documents and the model determine."""
 
 
 def plan(schema: bytes, *, quotes: bool, params: Mapping[str, Any], max_fields: int) -> ExtractJob:
@@ -28,6 +30,17 @@ def plan(schema: bytes, *, quotes: bool, params: Mapping[str, Any], max_fields: 
         raise InputError(str(error), param="schema", code="invalid_schema") from None
     check_keywords(planned.schema.output_schema())
     return planned
+
+
+def check_params(params: Mapping[str, Any], *, taken: Collection[str] = ()) -> None:
+    """Raise InputError for further fields of the requests that others determine: `taken` and those of every plan."""
+    if names := sorted(params.keys() & (_TAKEN | set(taken))):
+        raise InputError(
+            f"params cannot have {names[0]!r}, which the schema, the documents, the model and the other options "
+            "determine. Leave it out.",
+            param="params",
+            code="invalid_value",
+        )
 
 
 def _check_bound(params: Mapping[str, Any]) -> None:

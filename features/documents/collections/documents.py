@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection as Ids
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -47,12 +47,15 @@ class DocumentPage:
     has_more: bool
 
 
-def file_sources(session: Session, tenant_id: str, file_ids: Sequence[str]) -> list[Source]:
-    """Return files as sources. Raises NotFoundError, or InputError for a file with another purpose."""
-    return [_file_source(session, tenant_id, file_id) for file_id in dict.fromkeys(file_ids)]
+def file_sources(session: Session, tenant_id: str, names: Mapping[str, str | None]) -> list[Source]:
+    """Return files as sources; `names` by file id, None for a file's own name.
+
+    Raises NotFoundError, or InputError for a file with another purpose.
+    """
+    return [_file_source(session, tenant_id, file_id, name) for file_id, name in names.items()]
 
 
-def _file_source(session: Session, tenant_id: str, file_id: str) -> Source:
+def _file_source(session: Session, tenant_id: str, file_id: str, name: str | None) -> Source:
     file = files.find_kept(session, tenant_id, file_id)
     if file is None:
         raise NotFoundError(
@@ -64,7 +67,7 @@ def _file_source(session: Session, tenant_id: str, file_id: str) -> Source:
             param="file_ids",
             code="invalid_file_purpose",
         )
-    return Source(name=file.filename, size_bytes=file.size_bytes, file_id=file.id)
+    return Source(name=name or file.filename, size_bytes=file.size_bytes, file_id=file.id)
 
 
 def store_sources(store: ExternalStore, name: str, prefix: str) -> list[Source]:

@@ -61,6 +61,8 @@ class CreateExtractionBody(StrictModel):
     """Maximum tokens of an answer; null: twice the length expected from the schema."""
     max_fields: Annotated[StrictInt, Field(ge=1, le=_MAX_FIELDS), WHOLE] = 25
     """Maximum number of fields per question; a larger schema is split."""
+    params: dict[str, Any] = Field(default_factory=dict)
+    """Further fields of the requests, such as `top_p` or `seed`. `temperature` is 0 without one."""
     calibration: dict[str, Any] | None = None
     """Output of `tokenmill extract calibrate`, which gives scores their meaning."""
     examples: ObjectId | None = None
@@ -129,7 +131,8 @@ def _plan(body: CreateExtractionBody, settings: DocumentSettings) -> StoredPlan:
             "extractions.",
             param="schema",
         )
-    params: dict[str, Any] = {"temperature": 0.0, "logprobs": body.logprobs}
+    plans.check_params(body.params, taken=("max_tokens", "logprobs"))
+    params = {"temperature": 0.0, **orjson.loads(_as_json(body.params, param="params")), "logprobs": body.logprobs}
     if body.max_tokens is not None:
         params["max_tokens"] = body.max_tokens
     calibration = None if body.calibration is None else _as_json(body.calibration, param="calibration").decode()

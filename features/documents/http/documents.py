@@ -29,6 +29,7 @@ router = APIRouter(
 )
 
 _MAX_FILES = 1000  # per call
+_MAX_NAME = 4096  # the longest path of Linux
 
 
 class ListQuery(StrictModel):
@@ -36,15 +37,26 @@ class ListQuery(StrictModel):
     limit: Annotated[int, Field(ge=1, le=1000)] = 100
 
 
+class NamedFile(StrictModel):
+    file_id: ObjectId
+    """A file of purpose `user_data`."""
+    name: Annotated[Storable, Field(min_length=1, max_length=_MAX_NAME)]
+    """The document's name in records; without one it is the file's."""
+
+
 class DocumentsBody(StrictModel):
     """Files, or the objects of a registered store below a prefix."""
 
     model_config = ConfigDict(
-        json_schema_extra={"anyOf": [{"required": ["file_ids"]}, {"required": ["store", "prefix"]}]}
+        json_schema_extra={
+            "anyOf": [{"required": ["file_ids"]}, {"required": ["files"]}, {"required": ["store", "prefix"]}]
+        }
     )
 
     file_ids: Annotated[list[ObjectId], Field(min_length=1, max_length=_MAX_FILES)] | None = None
     """Files of purpose `user_data`."""
+    files: Annotated[list[NamedFile], Field(min_length=1, max_length=_MAX_FILES)] | None = None
+    """The same with names of their own, instead of `file_ids`."""
     store: ObjectId | None = None
     """Name of a store that the operator has registered; used with `prefix`, instead of `file_ids`."""
     prefix: Annotated[Storable, Field(max_length=1000)] | None = None
@@ -88,16 +100,19 @@ def delete(
 
 
 def _check_source(body: DocumentsBody) -> None:
-    if body.file_ids is None and (body.store is None or body.prefix is None):
+    """Raise InputError unless exactly one source is given."""
+    is_store = body.store is not None or body.prefix is not None
+    given = [body.file_ids is not None, body.files is not None, is_store].count(True)
+    if given == 0 or (given == 1 and is_store and (body.store is None or body.prefix is None)):
         raise InputError(
-            "Missing required parameter: 'file_ids', or 'store' and 'prefix' in its place.",
+            "Missing required parameter: 'file_ids', or in its place 'files', or 'store' and 'prefix'.",
             param="file_ids",
             code="missing_required_parameter",
         )
-    if body.file_ids is not None and (body.store is not None or body.prefix is not None):
+    if given > 1:
         raise InputError(
-            "Both file_ids and a store are given. Give ids of files, or store and prefix; call twice for both.",
-            param="store",
+            "Several sources are given. Give file_ids, files, or store and prefix; call once for each.",
+            param="store" if is_store else "files",
             code="invalid_value",
         )
 
@@ -116,7 +131,9 @@ def _add(services: Services, tenant_id: str, collection_id: str, body: Documents
 def _sources(services: Services, tenant_id: str, body: DocumentsBody) -> list[Source]:
     with transaction(services.sessions) as session:
         if body.file_ids is not None:
-            return documents.file_sources(session, tenant_id, body.file_ids)
+            return documents.file_sources(session, tenant_id, dict.fromkeys(body.file_ids))
+        if body.files is not None:
+            return documents.file_sources(session, tenant_id, {each.file_id: each.name for each in body.files})
         assert body.store is not None, "it was checked"
         assert body.prefix is not None, "it was checked"
         store = stores.get_store(session, tenant_id, body.store)

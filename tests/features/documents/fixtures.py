@@ -47,7 +47,7 @@ def make_collection(
             size = storage.put(key, content.encode())
             new = files.NewFile(object_key=key, filename=name, purpose="user_data", size_bytes=size)
             file = files.create_file(session, owner.id, new)
-            sources = documents.file_sources(session, owner.id, [file.id])
+            sources = documents.file_sources(session, owner.id, {file.id: None})
             documents.add_documents(session, made, sources, settings=settings)
         session.commit()
         return made

@@ -93,6 +93,15 @@ def test_documents_of_a_gold_file_are_shown_to_all_others_and_never_to_themselve
     assert lifecycle.stored_plan(extraction).examples == (), "texts are in the kept plan alone"
 
 
+def test_gold_with_its_text_is_an_example_that_no_collection_has(
+    session: Session, make_extraction: Any, run: Run, answering: Answering, upload: Any
+) -> None:
+    line = {"document": "known/z.txt", "fields": {"vendor": "Zebra Ltd"}, "text": "Of Zebra Ltd"}
+    run(make_extraction({"a.txt": PAPERS["a.txt"]}, plan={"examples_of": upload(line)}))
+    (prompt,) = prompts_of(answering)
+    assert "<example>\nOf Zebra Ltd\n</example>" in prompt
+
+
 def test_the_embedded_run_with_the_same_gold_has_the_same_records(
     session: Session, storage: Storage, make_extraction: Any, run: Run, upload: Any, tmp_path: Any
 ) -> None:

@@ -97,7 +97,7 @@ def test_documents_of_the_best_passages_are_taken_until_they_are_enough(
     names = ("last", "second", "first")
     with library.sessions.begin() as session:
         made = collection.create_collection(session, library.tenant.id, "papers", metadata=None, settings=Settings())
-        sources = documents.file_sources(session, library.tenant.id, [library.add(name, b"") for name in names])
+        sources = documents.file_sources(session, library.tenant.id, {library.add(name, b""): None for name in names})
         rows = documents.add_documents(session, made, sources, settings=Settings())
         for row in rows:
             row.object_key = f"{library.tenant.id}/read/{row.name}"

@@ -4,6 +4,7 @@ Each line is `{"document": name, "fields": {…}, "spans": {"lines[0].amount": [
 ambiguous, add the `document_id` of the record, or use it as the name. `spans` are offsets into the document's text and
 may be left out. If only some values were checked, `"known": ["total"]` names them, and only they count.
 `"absent": {"lines": [{…}]}` lists items that the document does not have: a record with such an item is wrong there.
+`"text"` is the document's text, for an example that no collection has.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from features.documents.extraction.fields.schema import FieldSchema
 from features.documents.extraction.grounding.spans import Span
 from features.documents.extraction.passes.examples import values_at
 
-_NAMES = ("document", "document_id", "fields", "spans", "known", "absent")
+_NAMES = ("document", "document_id", "fields", "spans", "known", "absent", "text")
 
 Spend = Callable[[int], None]
 """Called with an amount of work before it is done; raises if that is too much."""
@@ -43,6 +44,7 @@ class GoldDocument:
     document_id: str | None = None
     absent: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     """Items that the document does not have, by the spelled place of their list."""
+    text: str | None = None
 
     @property
     def key(self) -> str:
@@ -99,10 +101,11 @@ def _object(line: str, number: int) -> dict[str, Any]:
         or not isinstance(entry.get("document"), str)
         or not isinstance(entry.get("document_id", ""), str)
         or not isinstance(entry.get("fields"), dict)
+        or not isinstance(entry.get("text", ""), str)
     ):
         raise ExtractionError(
-            f'line {number} must be {{"document": name, "fields": {{…}}}}; "document_id", "spans", "known" and '
-            '"absent" are optional.'
+            f'line {number} must be {{"document": name, "fields": {{…}}}}; "document_id", "spans", "known", "absent" '
+            'and "text" are optional.'
         )
     if unknown := sorted(set(entry) - set(_NAMES)):
         raise ExtractionError(f"line {number} has {unknown[0]!r}; a line of gold has {', '.join(_NAMES)}.")
@@ -152,6 +155,7 @@ def _document(entry: Mapping[str, Any], number: int, schema: FieldSchema) -> Gol
         known=None if known is None else frozenset(known),
         document_id=entry.get("document_id"),
         absent=absent,
+        text=entry.get("text"),
     )
 
 

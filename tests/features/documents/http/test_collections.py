@@ -66,6 +66,15 @@ def test_a_document_goes_and_its_file_stays_and_may_be_added_again(http: httpx.C
     assert http.post(url, json={"file_ids": [file_id]}).json()["data"][0]["id"] != document_id
 
 
+def test_a_document_may_have_another_name_than_its_file(http: httpx.Client) -> None:
+    collection_id = collect(http)
+    url = f"/v1/collections/{collection_id}/documents"
+    named = [{"file_id": upload(http, "1.pdf"), "name": "papers/a.pdf"}, {"file_id": upload(http), "name": "b\n" * 9}]
+    added = http.post(url, json={"files": named})
+    assert added.status_code == 200, added.text
+    assert [each["name"] for each in http.get(url).json()["data"]] == [each["name"] for each in named]
+
+
 @pytest.mark.parametrize(
     ("body", "status", "param"),
     [
@@ -73,6 +82,8 @@ def test_a_document_goes_and_its_file_stays_and_may_be_added_again(http: httpx.C
         ({"store": "papers"}, 400, "file_ids"),
         ({"file_ids": ["file_none"]}, 404, "file_ids"),
         ({"file_ids": ["file_none"], "store": "papers", "prefix": ""}, 400, "store"),
+        ({"file_ids": ["file_none"], "files": [{"file_id": "file_none", "name": "a"}]}, 400, "files"),
+        ({"files": [{"file_id": "file_none", "name": "a"}]}, 404, "file_ids"),
         ({"store": "papers", "prefix": ""}, 404, "store"),
     ],
 )

@@ -52,8 +52,8 @@ def ask(http: httpx.Client, *contents: bytes, **fields: Any) -> dict[str, Any]:
     return made
 
 
-def work_off(deployment: Any, extraction_id: str, *, until: str | None = None) -> None:
-    """Process everything until it has ended, or a stage has begun."""
+def work_off(deployment: Any, extraction_id: str, *, until: str | None = None) -> Answering:
+    """Process everything until it has ended, or a stage has begun; return what processed it."""
     maker, storage = sessions(deployment.engine), Storage(deployment.settings.storage_url)
     answering = Answering(maker, storage, deployment.settings)
     for _ in range(8):
@@ -61,9 +61,9 @@ def work_off(deployment: Any, extraction_id: str, *, until: str | None = None) -
         with maker() as session:
             query = text("SELECT ended_at IS NOT NULL FROM flow WHERE id = :id")
             if session.scalar(query, {"id": extraction_id}):
-                return
+                return answering
             if until is not None and len(stages.stages_of(session, extraction_id)) > stages.STAGES.index(until):
-                return
+                return answering
         answering.work_off()
     raise AssertionError("it has not ended")
 
@@ -90,6 +90,12 @@ def test_an_extraction_is_made_worked_off_shown_and_read(http: httpx.Client, dep
     assert http.get("/v1/extractions", params={"collection_id": "collection_other"}).json()["data"] == []
     lines = http.get(f"/v1/files/{shown['output_file_id']}/content").text.splitlines()
     assert [json.loads(line)["fields"]["vendor"] for line in lines] == ["Ash Ltd", "Birch Ltd"]
+
+
+def test_further_fields_of_the_requests_are_sent_with_each_question(http: httpx.Client, deployment: Any) -> None:
+    made = ask(http, GOOD, params={"seed": 7, "temperature": 0.5})
+    answering = work_off(deployment, made["id"])
+    assert [(body["seed"], body["temperature"]) for body in answering.asked] == [(7, 0.5)]
 
 
 def test_each_round_of_asking_again_is_shown_as_stages(http: httpx.Client, deployment: Any) -> None:
@@ -248,6 +254,10 @@ def test_the_same_key_makes_one_extraction_and_for_another_request_none(http: ht
         ({"top_k": 3}, 400, "invalid_value", "top_k"),
         ({"cover": "yes"}, 400, "invalid_value", "boolean"),
         ({"calibration": {"of": "nothing"}}, 400, "invalid_request", "calibration"),
+        ({"params": {"messages": []}}, 400, "invalid_value", "messages"),
+        ({"params": {"max_tokens": 90}}, 400, "invalid_value", "max_tokens"),
+        ({"params": {"top_p": 7}}, 400, "invalid_value", "top_p"),
+        ({"params": {"nothing": 1}}, 400, "unknown_parameter", "nothing"),
         ({"schemas": {}}, 400, "unknown_parameter", "schemas"),
     ],
 )  # fmt: skip
