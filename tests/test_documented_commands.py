@@ -83,13 +83,13 @@ def unknown_words(command: Any, words: list[str]) -> list[str]:
         known = options_of(command)
         if command.context_settings.get("ignore_unknown_options"):  # a benchmark parses its own, or passes them on
             known = known | read_in("benchmarks") | read_in("lab")
-            known = known | options_of(TREE.commands["extract"].commands[":documents"])
+            known = known | options_of(TREE.commands["extract"].commands["run"])
         return unknown_options(words, known)
     if not words or words[0].startswith("-"):
         return []
     names = words[0].split("|")  # the first of several commands
     if unknown := [name for name in names if name not in command.commands]:
-        default = command.commands.get(":index" if "--index" in words else ":documents")
+        default = command.commands["run"] if command.name == "extract" else None
         return unknown if default is None else unknown_words(default, words)
     return [word for name in names for word in unknown_words(command.commands[name], words[1:])]
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     pass
 
 
-def extract(
+def run(
     documents: Annotated[
         list[str], typer.Argument(metavar="DOCS", help="Files, folders and quoted globs: PDF, HTML, mail, text …")
     ],
@@ -78,15 +78,14 @@ def extract(
         bool, typer.Option("--fail-on-errors", help="Exit with status 3 if a document failed.")
     ] = False,
 ) -> None:
-    """Extract the fields of a schema from documents, with the place of each value.
+    """Extract the fields of a schema from documents.
 
     A document that cannot be read has a record with its error, and the others continue; exit status 1 if all failed.
-    After an interruption, even kill -9, the same command resumes. `tokenmill extract evaluate` measures how many fields
-    are right, `calibrate` fits the scores to documents with known fields. With --index INDEX_ID in place of DOCS a
-    server extracts from one of its indexes: `tokenmill extract --index --help`.
+    After an interruption, even kill -9, the same command resumes.
     """
     from cli.extracting.known import read_examples
-    from cli.extracting.one_run import run, show
+    from cli.extracting.one_run import run as extract
+    from cli.extracting.one_run import show
     from cli.extracting.outputs import Outputs
     from cli.extracting.prepared import ParseCache
     from cli.extracting.running import check_schemas, written_before
@@ -125,7 +124,7 @@ def extract(
     with folder.run.held():
         tally = written_before(folder, outputs.paths)
         if tally is None:
-            tally = run(job, place, folder, files, outputs=outputs)
+            tally = extract(job, place, folder, files, outputs=outputs)
         else:
             folder.free_disk()  # if the start that wrote it was killed
             say(f"{output} is already complete. Remove it to run again.")

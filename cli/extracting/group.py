@@ -1,43 +1,47 @@
-"""`tokenmill extract`: a command for documents, one for an index, and named subcommands.
-
-A first word that is not a subcommand is the first document.
-"""
+"""`tokenmill extract`: a group whose command `run` needs no name, as in `tokenmill extract DOCS --schema S -o OUT`."""
 
 from __future__ import annotations
 
+import difflib
+from pathlib import Path
 from typing import Any
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperGroup
 
 from cli.extracting import evaluating
-from cli.extracting.command import extract
-from cli.extracting.index_command import extract_of_index
+from cli.extracting.command import run
+from cli.extracting.index_command import index
 
-_DEFAULT = ":documents"  # cannot be a subcommand that a user types
-_OF_INDEX = ":index"
+_DEFAULT = "run"
+_LIKENESS = 0.75
+"""Of a first word that is taken for a misspelled subcommand if no such file exists."""
 
 
 class _WithDefault(TyperGroup):
-    """Without a subcommand, runs the default command, or with --index the one for an index."""
+    """Takes arguments that begin with no subcommand as those of `run`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if not args or args[0] not in self.commands:
-            is_of_index = any(arg.partition("=")[0] == "--index" for arg in args)
-            if is_of_index and "--help" in args:  # would be taken for the id
-                args = ["--help"]
-            args = [_OF_INDEX if is_of_index else _DEFAULT, *args]
-        return super().parse_args(ctx, args)
+        return super().parse_args(ctx, [_DEFAULT, *args] if self._are_of_default(ctx, args) else args)
+
+    def _are_of_default(self, ctx: Any, args: list[str]) -> bool:
+        if not args or args[0] in self.commands or args[0] in ctx.help_option_names:
+            return False
+        return not self._is_misspelled(args[0])
+
+    def _is_misspelled(self, word: str) -> bool:
+        return not Path(word).exists() and bool(difflib.get_close_matches(word, self.commands, cutoff=_LIKENESS))
 
 
-class _Default(TyperCommand):
-    """A command that is shown under the name of its group."""
+app = typer.Typer(
+    cls=_WithDefault,
+    no_args_is_help=True,
+    help="""Extract the fields of a schema from documents, with the place of each value.
 
-    def make_context(self, info_name: Any, args: list[str], parent: Any = None, **extra: Any) -> Any:
-        return super().make_context(parent.info_name, args, parent=parent.parent, **extra)
-
-
-app = typer.Typer(cls=_WithDefault, help=extract.__doc__)
-app.command(_DEFAULT, cls=_Default)(extract)
-app.command(_OF_INDEX, cls=_Default, hidden=True)(extract_of_index)
+    `tokenmill extract DOCS --schema S.json -o OUT.jsonl` is short for `tokenmill extract run DOCS …`; a folder that is
+    called like a subcommand is given as ./NAME.
+    """,
+)
+app.command(_DEFAULT)(run)
+app.command("index")(index)
 evaluating.register(app)

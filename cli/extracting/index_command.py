@@ -1,4 +1,4 @@
-"""`tokenmill extract --index INDEX_ID --schema S -o fields.jsonl`: fields from an index of a server."""
+"""`tokenmill extract index INDEX_ID --schema S -o fields.jsonl`: fields from an index of a server."""
 
 from __future__ import annotations
 
@@ -30,10 +30,9 @@ _MAX_TRIES = 100
 """Most earlier extractions with the same questions that failed or were cancelled."""
 
 
-def extract_of_index(
-    documents: Annotated[list[str] | None, typer.Argument(hidden=True)] = None,
+def index(
+    index_id: Annotated[str, typer.Argument(metavar="INDEX_ID", callback=require_id, help="Index on the server.")],
     *,
-    index: Annotated[str, typer.Option(metavar="INDEX_ID", callback=require_id, help="Index on the server.")],
     schema: Annotated[Path, typer.Option(metavar="S.json", help="JSON schema of the fields.")],
     output: Annotated[Path, typer.Option("--output", "-o", metavar="OUT.jsonl", help="File for the record.")],
     parquet: Annotated[
@@ -59,25 +58,24 @@ def extract_of_index(
     window: Window = "24h",
     fail_on_errors: Annotated[bool, typer.Option("--fail-on-errors", help="Exit with status 3 if it failed.")] = False,
 ) -> None:
-    """Extract the fields of a schema from an index of a server, as if all its documents were one.
+    """Extract the fields of a schema from an index of a server.
 
-    For each field, passages that match its name and description are shown to the model; each value has its document and
-    its place there. After an interruption the server continues, and the same command waits for it again.
+    All its documents are asked as if they were one. For each field, passages that match its name and description are
+    shown to the model; each value has its document and its place there. After an interruption the server continues, and
+    the same command waits for it again.
     """
     from cli.extracting.outputs import Outputs
     from cli.extracting.screen import end
     from features.documents.plans import plan
     from features.documents.record_table import require_table
 
-    if documents:
-        raise InputError(f"both documents ({documents[0]!r}) and --index are given. Give only one of them.")
     outputs = Outputs(records=output, table=parquet)
     files = {name: path for name, path in (("schema", schema), ("calibration", calibration)) if path is not None}
     for path in outputs.paths:
         require_replaceable(path)
     require_apart(outputs.paths, {path: f"the {name}" for name, path in files.items()})
     options = {"quotes": quotes, "logprobs": logprobs, "again": again, "max_tokens": max_tokens, "top_k": top_k}
-    body = {"index_id": index, **options, "max_fields": max_fields, "completion_window": window}
+    body = {"index_id": index_id, **options, "max_fields": max_fields, "completion_window": window}
     contents = {name: _json_of(path) for name, path in files.items()}
     if parquet is not None:
         require_table(plan(text_of(schema).encode(), quotes=quotes, params={}, max_fields=max_fields).schema)
@@ -130,7 +128,7 @@ def _records(extraction_id: str) -> Iterator[dict[str, Any]]:
 def _require_server(base_url: str | None) -> None:
     if base_url is None and not os.environ.get("TOKENMILL_BASE_URL"):
         raise InputError(
-            "--index needs a server. Set TOKENMILL_BASE_URL and TOKENMILL_API_KEY, or give --base-url; without a "
+            "an index needs a server. Set TOKENMILL_BASE_URL and TOKENMILL_API_KEY, or give --base-url; without a "
             "server, extract from documents: `tokenmill extract DOCS`."
         )
 

@@ -1,4 +1,4 @@
-"""Tests of `tokenmill extract --index`: run at a server, resumed, and refused in one sentence."""
+"""Tests of `tokenmill extract index`: run at a server, resumed, and refused in one sentence."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_an_index_is_asked_and_the_same_command_comes_back_to_it(
     service: Service, answering: Answering, index_id: str, schema: Path, tmp_path: Path
 ) -> None:
     output, table = tmp_path / "fields.jsonl", tmp_path / "fields.parquet"
-    command = ("extract", "--index", index_id, "--schema", schema, "-o", output, "--parquet", table)
+    command = ("extract", "index", index_id, "--schema", schema, "-o", output, "--parquet", table)
     asking = service.start(*command)
     work_off(answering)
     _, said = asking.communicate(timeout=60)
@@ -86,15 +86,12 @@ def test_an_index_is_asked_and_the_same_command_comes_back_to_it(
 def test_what_cannot_be_asked_of_an_index_is_a_sentence(service: Service, schema: Path, tmp_path: Path) -> None:
     given = ("--schema", schema, "-o", tmp_path / "fields.jsonl")
     with pytest.raises(InputError, match="No index found with id 'index_none'"):
-        service.run("extract", "--index", "index_none", *given)
-    with pytest.raises(InputError, match=r"both documents \('papers'\) and --index are given"):
-        service.run("extract", "papers", "--index", "index_none", *given)
-    assert "INDEX_ID" in service.run("extract", "--index", "--help").stdout
+        service.run("extract", "index", "index_none", *given)
 
 
 def test_without_a_server_no_index_is_asked(schema: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="--index needs a server"):
-        run("extract", "--index=index_1", "--schema", schema, "-o", tmp_path / "fields.jsonl")
+    with pytest.raises(InputError, match="an index needs a server"):
+        run("extract", "index", "index_1", "--schema", schema, "-o", tmp_path / "fields.jsonl")
 
 
 def test_another_order_of_the_fields_is_another_extraction() -> None:
@@ -120,7 +117,7 @@ def test_outputs_that_cannot_be_written_are_refused_before_a_server_is_asked(
     schema: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     output = tmp_path / "fields.jsonl"
-    given = ("--index=index_1", "--schema", schema, "-o", output, "--parquet")
+    given = ("index", "index_1", "--schema", schema, "-o", output, "--parquet")
     with pytest.raises(InputError, match="two outputs have the same path"):
         run("extract", *given, output)
     monkeypatch.setitem(sys.modules, "pyarrow", None)

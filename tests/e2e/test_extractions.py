@@ -107,7 +107,7 @@ def test_fields_of_an_index_come_from_the_document_that_states_them(stack: Any, 
 
     schema, output = tmp_path / "s.json", tmp_path / "fields.jsonl"
     schema.write_text(json.dumps(asked["schema"]))
-    command = ("extract", "--index", asked["index_id"], "--schema", schema, "-o", output, "--model", "demo")
+    command = ("extract", "index", asked["index_id"], "--schema", schema, "-o", output, "--model", "demo")
     done = stack.run(*command)
     assert done.returncode == 0, done.stderr
     (record,) = map(json.loads, output.read_text().splitlines())
