@@ -1,4 +1,4 @@
-"""`tokenmill extract`: fields from documents, in resumable stages.
+"""`tokenmill extract`: fields from documents, by an extraction of a service.
 
-Files, batches, progress and the terminal; `features.documents.extraction` makes prompts and reads answers.
+Uploads, progress, files and the terminal; the service reads the documents and asks the model.
 """

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
 from cli.data_dir import default_data_dir
 from cli.disk.output_path import require_apart, require_replaceable
+from cli.extracting.options import Keep
 from cli.extracting.sources import documents_of, require_outside
-from cli.places.place import place_of
-from cli.service.options import BaseUrl, Model, Param, Window, json_params, say, text_of
+from cli.service.choosing import target_of
+from cli.service.options import BaseUrl, Model, Param, RunDataDir, Window, json_params, text_of
 from jobs.errors import InputError
 
-if TYPE_CHECKING:
-    pass
+_OWN_FIELDS = ("logprobs", "max_tokens")
+"""Fields of questions that the request for an extraction has itself; others are its `params`."""
 
 
 def run(
@@ -68,9 +69,8 @@ def run(
     max_fields: Annotated[int, typer.Option(min=1, help="Most fields per prompt; a larger schema is split.")] = 25,
     param: Param = None,
     window: Window = "24h",
-    data_dir: Annotated[
-        Path | None, typer.Option(help="Folder for unfinished runs (runs/) and parsed documents (documents/)")
-    ] = None,
+    data_dir: RunDataDir = None,
+    keep: Keep = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show the prompt of one document and an estimate for all; run nothing.")
     ] = False,
@@ -83,16 +83,14 @@ def run(
     A document that cannot be read has a record with its error, and the others continue; exit status 1 if all failed.
     After an interruption, even kill -9, the same command resumes.
     """
+    from cli.extracting.carrying_out import carry_out
+    from cli.extracting.dry_run import show_dry_run
     from cli.extracting.known import read_examples
-    from cli.extracting.one_run import run as extract
-    from cli.extracting.one_run import show
+    from cli.extracting.order import Order, folder_of, inputs_of
     from cli.extracting.outputs import Outputs
-    from cli.extracting.prepared import ParseCache
-    from cli.extracting.running import check_schemas, written_before
     from cli.extracting.screen import end
-    from cli.extracting.work import folder_of
     from features.documents.extraction.course.job import Passes
-    from features.documents.plans import plan, read_calibration
+    from features.documents.plans import check_params, plan, read_calibration
     from features.documents.record_table import require_table
 
     if output is None and not dry_run:
@@ -103,40 +101,40 @@ def run(
         inputs = {schema: "the schema", calibration: "the calibration", examples: "the examples"}
         _require_apart(outputs.paths, files, inputs={path: name for path, name in inputs.items() if path is not None})
         require_outside(outputs.paths, documents)
-    base = data_dir or default_data_dir()
+    asked = text_of(schema)
     params = {"logprobs": logprobs, **json_params(max_tokens=max_tokens, temperature=0.0, others=param or [])}
-    _require_free(params)
-    job = plan(text_of(schema).encode(), quotes=quotes, params=params, max_fields=max_fields)
-    if calibration is not None:
-        job = replace(job, calibration=read_calibration(text_of(calibration), str(calibration)))
-    if examples is not None:
-        job = replace(job, examples=read_examples(examples, job.schema, ParseCache.below(base)))
+    check_params(params)
+    job = plan(asked.encode(), quotes=quotes, params=params, max_fields=max_fields)
+    learned = None if calibration is None else text_of(calibration)
+    if learned is not None:
+        job = replace(job, calibration=read_calibration(learned, str(calibration)))
+    known = None if examples is None else read_examples(examples, job.schema)
+    if known is not None:
+        job = replace(job, examples=known.examples)
     if parquet is not None:
         require_table(job.schema)
-    passes = Passes(again=again, second_reading=second_reading, cover=cover)
-    place = place_of(model, base_url=base_url, window=window)
-    job = replace(job, model=place.model, passes=passes)
-    check_schemas(job, place)
+    target = target_of(model, base_url=base_url, window=window, data_dir=data_dir)
+    job = replace(job, model=target.model, passes=Passes(again=again, second_reading=second_reading, cover=cover))
+    for group in range(len(job.groups)):
+        target.check_schema(job.first_request(group, "").response_format["json_schema"]["schema"])
     if dry_run:
-        show(job, place, files)
+        show_dry_run(job, target, files)
         return
-    folder = folder_of(job, files, place=place.name, base=base, outputs=outputs.paths)
-    with folder.run.held():
-        tally = written_before(folder, outputs.paths)
-        if tally is None:
-            tally = extract(job, place, folder, files, outputs=outputs)
-        else:
-            folder.free_disk()  # if the start that wrote it was killed
-            say(f"{output} is already complete. Remove it to run again.")
-    end(tally, fail_on_errors=fail_on_errors)
-
-
-def _require_free(params: Mapping[str, Any]) -> None:
-    taken = {"messages", "model", "response_format", "n"} & params.keys()
-    if taken:
-        raise InputError(
-            f"--param cannot set {sorted(taken)[0]}, which the schema, the documents and --model determine."
-        )
+    body = {
+        "schema": json.loads(asked),
+        "quotes": quotes,
+        "again": again,
+        "second_reading": second_reading,
+        "cover": cover,
+        "max_fields": max_fields,
+        "calibration": None if learned is None else json.loads(learned),
+        **{name: params[name] for name in _OWN_FIELDS if name in params},
+        "params": {name: value for name, value in params.items() if name not in _OWN_FIELDS},
+    }
+    content = None if known is None else known.content
+    order = Order(job=job, body=body, outputs=outputs, inputs=inputs_of(files), examples=content)
+    folder = folder_of(order, place=target.name, data_dir=data_dir or default_data_dir())
+    end(carry_out(order, target, folder, is_kept=keep), fail_on_errors=fail_on_errors)
 
 
 def _require_apart(outputs: list[Path], files: list[Path], *, inputs: dict[Path, str]) -> None:

@@ -116,7 +116,6 @@ def records_of(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _require_output(output: Path, records: Path, *, gold: Path, schema: Path) -> None:
-
     require_replaceable(output)
     require_apart([output], {records: "the records", gold: "the gold", schema: "the schema"})
 

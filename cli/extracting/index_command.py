@@ -2,32 +2,21 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
-from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from cli.calls import named, server
+from cli.data_dir import default_data_dir
 from cli.disk.output_path import require_apart, require_replaceable
+from cli.extracting.options import Keep
 from cli.ids import require_id
-from cli.places.place import place_of
-from cli.service.options import Window, say, text_of
-from cli.stages import until_ended
-from features.documents.commands import pages
+from cli.service.choosing import is_remote, target_of
+from cli.service.options import BaseUrl, RunDataDir, Window, text_of
+from cli.service.running import find_running
 from jobs.errors import InputError
-
-if TYPE_CHECKING:
-    from cli.calls import Calls
-    from cli.extracting.outputs import Outputs
-    from cli.extracting.running import Tally
-
-_ENDED_WITHOUT = ("failed", "cancelled")
-_MAX_TRIES = 100
-"""Most earlier extractions with the same questions that failed or were cancelled."""
 
 
 def index(
@@ -42,7 +31,9 @@ def index(
         Path | None, typer.Option(metavar="C.json", help="Calibration of scores, from `tokenmill extract calibrate`.")
     ] = None,
     model: Annotated[str | None, typer.Option(help="Model on the server.  [default: its only model]")] = None,
-    base_url: Annotated[str | None, typer.Option(help="URL of the server  [default: $TOKENMILL_BASE_URL]")] = None,
+    base_url: BaseUrl = None,
+    data_dir: RunDataDir = None,
+    keep: Keep = False,
     top_k: Annotated[
         int | None, typer.Option(min=1, max=100, help="Most passages in a field's prompt.  [default: 5]")
     ] = None,
@@ -64,9 +55,12 @@ def index(
     shown to the model; each value has its document and its place there. After an interruption the server continues, and
     the same command waits for it again.
     """
+    from cli.extracting.carrying_out import carry_out
+    from cli.extracting.order import Order, folder_of
     from cli.extracting.outputs import Outputs
     from cli.extracting.screen import end
-    from features.documents.plans import plan
+    from features.documents.extraction.course.job import Passes
+    from features.documents.plans import plan, read_calibration
     from features.documents.record_table import require_table
 
     outputs = Outputs(records=output, table=parquet)
@@ -74,67 +68,33 @@ def index(
     for path in outputs.paths:
         require_replaceable(path)
     require_apart(outputs.paths, {path: f"the {name}" for name, path in files.items()})
-    options = {"quotes": quotes, "logprobs": logprobs, "again": again, "max_tokens": max_tokens, "top_k": top_k}
-    body = {"index_id": index_id, **options, "max_fields": max_fields, "completion_window": window}
     contents = {name: _json_of(path) for name, path in files.items()}
+    params = {"logprobs": logprobs, **({} if max_tokens is None else {"max_tokens": max_tokens})}
+    job = plan(text_of(schema).encode(), quotes=quotes, params=params, max_fields=max_fields)
+    if calibration is not None:
+        job = replace(job, calibration=read_calibration(text_of(calibration), str(calibration)))
     if parquet is not None:
-        require_table(plan(text_of(schema).encode(), quotes=quotes, params={}, max_fields=max_fields).schema)
-    _require_server(base_url)
-    place = place_of(model, base_url=base_url, window=window)
-    with server() as calls:
-        tally = _ask(calls, {**body, **contents, "model": place.model}, outputs)
-    end(tally, fail_on_errors=fail_on_errors)
+        require_table(job.schema)
+    base = data_dir or default_data_dir()
+    _require_service(base_url, base)
+    target = target_of(model, base_url=base_url, window=window, data_dir=base)
+    job = replace(job, model=target.model, passes=Passes(again=again))
+    options = {"quotes": quotes, "again": again, "top_k": top_k, "max_fields": max_fields}
+    order = Order(job=job, body={"index_id": index_id, **options, **params, **contents}, outputs=outputs)
+    folder = folder_of(order, place=target.name, data_dir=base)
+    end(carry_out(order, target, folder, is_kept=keep), fail_on_errors=fail_on_errors)
 
 
-def _ask(calls: Calls, body: Mapping[str, Any], outputs: Outputs) -> Tally:
-    """Start the extraction, or resume that of an earlier call, and write the record. Raises InputError."""
-    from cli.extracting.outputs import write_outputs
-    from cli.extracting.running import Tally
-    from cli.extracting.screen import noting, print_examples
-    from features.documents.extraction.fields.schema import FieldSchema
-
-    extraction = _begun(calls, body)
-    say(f"extraction {extraction['id']}: it continues if this command ends; the same command waits for it again")
-    ended = until_ended(calls, named("extractions", extraction["id"]))
-    if ended["status"] in _ENDED_WITHOUT:
-        raise InputError(f"extraction {ended['id']} is {ended['status']}: {ended['reason']}")
-    tally = Tally()
-    shown: list[dict[str, Any]] = []
-    records = noting(tally.passing(_records(ended["id"])), shown)
-    write_outputs(records, outputs, schema=FieldSchema.parse(ended["schema"]))
-    print_examples(shown)
-    say(f"written to {' and '.join(map(str, outputs.paths))}")
-    return tally
-
-
-def _begun(calls: Calls, body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the open or completed extraction with these questions; create it if there is none."""
-    for number in range(_MAX_TRIES):
-        identity = json.dumps([body, number]).encode()  # the order of a schema's fields matters
-        extraction = calls.post("/extractions", body, key=hashlib.sha256(identity).hexdigest())
-        if extraction["status"] not in _ENDED_WITHOUT:
-            return extraction
-    raise InputError(
-        f"extractions with these questions have failed {_MAX_TRIES} times; `tokenmill extractions list` shows why. "
-        "Delete some of them."
-    )
-
-
-def _records(extraction_id: str) -> Iterator[dict[str, Any]]:
-    for page in pages(extraction_id):
-        yield from map(json.loads, page.splitlines())
-
-
-def _require_server(base_url: str | None) -> None:
-    if base_url is None and not os.environ.get("TOKENMILL_BASE_URL"):
+def _require_service(base_url: str | None, data_dir: Path) -> None:
+    """Raise InputError where no service could have an index."""
+    if not is_remote(base_url) and find_running(data_dir) is None:
         raise InputError(
-            "an index needs a server. Set TOKENMILL_BASE_URL and TOKENMILL_API_KEY, or give --base-url; without a "
-            "server, extract from documents: `tokenmill extract DOCS`."
+            "an index needs a server. Set TOKENMILL_BASE_URL and TOKENMILL_API_KEY, give --base-url, or start "
+            "`tokenmill up`; without one, extract from documents: `tokenmill extract DOCS`."
         )
 
 
 def _json_of(path: Path) -> Any:
-
     try:
         return json.loads(text_of(path))
     except json.JSONDecodeError as error:

@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 
-from cli.extracting.prepared import ParseCache, prepare
+import orjson
+
+from cli.extracting.reading import read_documents
 from cli.service.options import text_of
 from features.documents.extraction.documents.layout import layout
-from features.documents.extraction.errors import ExtractionError
+from features.documents.extraction.errors import DocumentError, ExtractionError
 from features.documents.extraction.evaluation.gold import GoldDocument, read_gold
 from features.documents.extraction.fields.schema import FieldSchema
 from features.documents.extraction.passes.examples import Example
 from jobs.errors import InputError
 
 
-def read_examples(gold: Path, schema: FieldSchema, cache: ParseCache) -> tuple[Example, ...]:
-    """Return the documents of a gold file with their fields. Raises InputError if one is missing or unreadable."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownDocuments:
+    """The documents of a gold file, with their texts."""
+
+    examples: tuple[Example, ...]
+    content: bytes
+    """A gold file whose lines have these texts, so that a service needs no documents for them."""
+
+
+def read_examples(gold: Path, schema: FieldSchema) -> KnownDocuments:
+    """Return the documents of a gold file. Raises InputError if one is missing or unreadable."""
     known = read_known(gold, schema)
     paths = [Path(each.document) for each in known.values()]
     for path, times in Counter(paths).items():
@@ -26,13 +38,14 @@ def read_examples(gold: Path, schema: FieldSchema, cache: ParseCache) -> tuple[E
             raise InputError(
                 f"{gold} names {path}, which is not a file here. Run in the folder of its paths, or remove it."
             )
-    examples = []
-    for one, document in zip(prepare(paths, cache, on_each=lambda: None), known.values(), strict=True):
-        if one.error is not None:
-            raise InputError(f"{one.name}, an example of {gold}: {one.error['message']} ({one.error['code']}).")
-        text = layout(cache.load(one.sha256)).text
-        examples.append(Example(document_text=text, fields=document.fields))
-    return tuple(examples)
+    examples, lines = [], []
+    for document, one in zip(read_documents(paths), known.values(), strict=True):
+        if isinstance(document, DocumentError):
+            raise InputError(f"{one.document}, an example of {gold}: {document.message} ({document.code}).")
+        text = layout(document).text
+        examples.append(Example(document_text=text, fields=one.fields))
+        lines.append(orjson.dumps({"document": one.document, "fields": one.fields, "text": text}) + b"\n")
+    return KnownDocuments(examples=tuple(examples), content=b"".join(lines))
 
 
 def read_known(gold: Path, schema: FieldSchema) -> dict[str, GoldDocument]:

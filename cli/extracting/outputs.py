@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +12,6 @@ from typing import Any
 import orjson
 
 from cli.disk.download import replacing
-from cli.extracting.prepared import ParseCache
 from features.documents.extraction.fields.schema import FieldSchema
 from features.documents.extraction.report.page import report
 from features.documents.record_table import open_parquet, row_of, table_columns
@@ -68,10 +67,9 @@ class MostDoubtful:
         return [record for _, _, record in sorted(self._kept, key=lambda entry: -entry[1])]
 
 
-def write_report(doubtful: MostDoubtful, path: Path, *, cache: ParseCache) -> None:
-    """Write a page of documents with marked values."""
+def write_report(path: Path, doubtful: MostDoubtful, texts: Mapping[str, str]) -> None:
+    """Write a page of documents with marked values; `texts` by document name."""
     kept = doubtful.records()
-    texts = {one["document"]: cache.load(one["sha256"]).text for one in kept if one["error"] is None}
     title = "Extraction"
     if len(kept) < doubtful.num_records:
         title = f"Extraction: the {len(kept)} most doubtful of {doubtful.num_records:,} documents"

@@ -1,4 +1,4 @@
-"""Terminal output of an extraction: parsing progress, sample fields, summary."""
+"""Terminal output of an extraction: progress of uploads, sample fields, summary."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import orjson
 import typer
@@ -14,27 +14,25 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from cli.extracting.tally import Tally
 from cli.line_tally import SOME_LINES_FAILED, by_code
 from cli.service.options import say
 from features.documents.extraction.passes.withholding import NOT_IN_DOCUMENT
 from jobs.counted import counted
-
-if TYPE_CHECKING:
-    from cli.extracting.running import Tally
 
 _MAX_SHOWN = 3
 _MARKS = {"exact": "", "normalised": "", "fuzzy": "about", "none": "not found"}
 
 
 @contextmanager
-def reading_progress(total: int) -> Iterator[Callable[[], None]]:
-    """Show how many of `total` files are read; the yielded function counts one."""
+def upload_progress(total: int) -> Iterator[Callable[[], None]]:
+    """Show how many of `total` files are uploaded; the yielded function counts one."""
     if not sys.stderr.isatty():
         yield lambda: None
         return
-    columns = (TextColumn("reading"), BarColumn(bar_width=None), MofNCompleteColumn(), TimeRemainingColumn())
+    columns = (TextColumn("uploading"), BarColumn(bar_width=None), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True, expand=True) as progress:
-        task = progress.add_task("reading", total=total)
+        task = progress.add_task("uploading", total=total)
         yield lambda: progress.advance(task)
 
 

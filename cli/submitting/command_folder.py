@@ -18,7 +18,10 @@ from cli.disk.file_lock import holding
 from jobs.errors import ConflictError, InputError
 
 _STATE, _LOCK = "state.json", "lock"
-_OF_EARLIER = ("stack", "input.jsonl", "answers.jsonl", "kept.jsonl", "latest.jsonl", "rest.jsonl")
+_OF_EARLIER = (
+    *("stack", "input.jsonl", "answers.jsonl", "kept.jsonl", "latest.jsonl", "rest.jsonl"),
+    *("context.json", "documents.jsonl"),
+)
 """Names in the folder of a version that ran the work there, with a service of its own."""
 
 

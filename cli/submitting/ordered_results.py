@@ -24,12 +24,6 @@ class OrderedResults:
         result, self._next = self._next[1], next(self._results, None)
         return result
 
-    def pop_all(self, prefix: str) -> Iterator[tuple[str, bytes]]:
-        """Yield the next results whose custom_id starts with `prefix`, each with the rest of its custom_id."""
-        while self._next is not None and self._next[0].startswith(prefix):
-            (custom_id, result), self._next = self._next, next(self._results, None)
-            yield custom_id.removeprefix(prefix), result
-
     def require_end(self) -> None:
         """Raise ServiceError if a result is left: it is of no line, or not in the order of the lines."""
         if self._next is not None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,9 +12,9 @@ import typer
 from cli.calls import named, server
 from cli.disk.download import replacing
 from cli.disk.output_path import require_apart, require_replaceable
+from cli.extracting.records import record_pages
 from cli.ids import require_id
 from cli.options import AsJson, Newest, OfCollection
-from cli.service.options import say
 from cli.stages import Listing, stage_reached
 from cli.table import when
 from jobs.errors import InputError
@@ -25,7 +24,6 @@ app = typer.Typer(help="Extractions on a server: fields from collections of docu
 ExtractionId = Annotated[str, typer.Argument(metavar="EXTRACTION_ID", callback=require_id)]
 
 _COLUMNS = ("id", "created", "status", "stage", "documents", "failed", "to review", "reason")
-_PAGE = 1000
 
 
 @app.command("list")
@@ -59,14 +57,14 @@ def results(
     if output is None:
         if parquet is not None:
             raise InputError("--parquet needs --output. Give -o, the file for the records.")
-        for page in pages(extraction_id):
-            sys.stdout.write(page.decode())
+        with server() as calls:
+            for page in record_pages(calls, extraction_id):
+                sys.stdout.write(page.decode())
         return
     require_replaceable(output)
     if parquet is None:
-        with replacing(output) as file:
-            for page in pages(extraction_id):
-                file.write(page)
+        with server() as calls, replacing(output) as file:
+            file.writelines(record_pages(calls, extraction_id))
         return
     require_replaceable(parquet)
     require_apart([parquet], {output: "the file of the records"})
@@ -101,21 +99,5 @@ def _write_both(extraction_id: str, output: Path, parquet: Path) -> None:
 
     with server() as calls:
         schema = FieldSchema.parse(calls.get(named("extractions", extraction_id))["schema"])
-    records = (json.loads(line) for page in pages(extraction_id) for line in page.splitlines())
-    write_outputs(records, Outputs(records=output, table=parquet), schema=schema)
-
-
-def pages(extraction_id: str) -> Iterator[bytes]:
-    """Yield the current records of an extraction, a page at a time."""
-    import httpx
-
-    path, after, has_more, is_final = named("extractions", extraction_id, "/results"), "0", True, True
-    with server() as calls:
-        while has_more:
-            params = {"after": after, "limit": _PAGE}
-            answer = calls.client.get(path, cast_to=httpx.Response, options={"params": params})
-            yield answer.content
-            after, has_more = answer.headers["x-next-after"], answer.headers["x-has-more"] == "true"
-            is_final = answer.headers.get("x-is-final") != "false"  # older servers have final records only
-    if not is_final:
-        say("the extraction is not completed: records may be missing, and provisional ones may change")
+        records = (json.loads(line) for page in record_pages(calls, extraction_id) for line in page.splitlines())
+        write_outputs(records, Outputs(records=output, table=parquet), schema=schema)

@@ -12,8 +12,9 @@ import typer
 from cli.calls import named, server
 from cli.ids import require_id
 from cli.options import AsJson, Newest, OfCollection
-from cli.stages import Listing, stage_reached, until_ended
+from cli.stages import Listing, stage_reached
 from cli.table import when
+from cli.watching.stages import until_ended
 from jobs.counted import counted
 from jobs.errors import InputError
 

@@ -96,10 +96,10 @@ class KilledRun(ABC):
 
 
 class EmbeddedRun(KilledRun):
-    """`tokenmill extract`, which runs everything itself."""
+    """`tokenmill extract`, which starts a service for itself."""
 
     name = "embedded"
-    units_a_document = 2  # reading and answering
+    units_a_document = 3  # reading, answering and grounding
     _billed: Billed | None = None
 
     def start(self) -> None:
@@ -107,7 +107,14 @@ class EmbeddedRun(KilledRun):
         self._process = self._spawn("extract", "in", *arguments, *self.options)
 
     def progress(self) -> int:
-        return sum(1 for _ in self.folder.glob("data/documents/*/*/*.doc")) + self._num_results()
+        """Return the number of lines with a result, and note what they cost: they are deleted with the end."""
+        with suppress(psycopg.Error, ServiceError, FileNotFoundError):  # not there yet, or already deleted
+            url = (self.folder / "data" / "run" / "database_url").read_text().strip()
+            count, num_open = _counts(url)
+            if count and not num_open:
+                self._billed = _billed(url, self.folder / "data" / "objects")
+            return count
+        return 0
 
     def has_ended(self) -> bool:
         assert self._process is not None, "it was started"
@@ -122,17 +129,6 @@ class EmbeddedRun(KilledRun):
 
     def records(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in (self.folder / "fields.jsonl").read_text().splitlines()]
-
-    def _num_results(self) -> int:
-        """Return the number of lines with a result; the database is deleted at the end, so the last values are kept."""
-        for url_file in self.folder.glob("data/runs/*/stack/run/database_url"):
-            with suppress(psycopg.Error, ServiceError, FileNotFoundError):  # not there yet, or already deleted
-                url = url_file.read_text().strip()
-                count, num_open = _counts(url)
-                if count and not num_open:
-                    self._billed = _billed(url, url_file.parents[1] / "objects")
-                return count
-        return 0
 
 
 class ServedRun(KilledRun):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.extracting_service import ExtractingService, extracting_service
 from tests.cli.service import Service, Tokenmill, run, serving, write_lines
 
 
@@ -38,6 +39,12 @@ def server(service: Service) -> Tokenmill:
 @pytest.fixture(scope="module")
 def base_url(service: Service) -> str:
     return service.base_url
+
+
+@pytest.fixture(scope="module")
+def extracting(service: Service) -> Iterator[ExtractingService]:
+    with extracting_service(service) as extracting:
+        yield extracting
 
 
 @pytest.fixture

@@ -14,196 +14,190 @@ import pytest
 
 from cli.extracting.known import read_known
 from features.documents.extraction.fields.schema import FieldSchema
-from features.documents.extraction.passes.examples import FROM_AN_EXAMPLE
-from jobs.chunks.recording import LineResult
 from jobs.errors import ConflictError, InputError
 from lab.extraction.pdf_writer import PdfPage, Words, write_pdf
+from tests.cli.extracting_service import ExtractingService
 from tests.cli.killed import wait_for
-from tests.cli.service import ROOT, Service, chatted, failed, run
+from tests.cli.service import ROOT, Service, run
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.timeout(120)]
 
 SCHEMA = {
     "type": "object",
-    "properties": {
-        "vendor": {"type": "string"},
-        "total": {"type": "number", "x-tokenmill": {"metric": "money"}},
-    },
+    "properties": {"vendor": {"type": "string"}, "total": {"type": "number", "x-tokenmill": {"metric": "money"}}},
 }
+FIELDS = [
+    {"vendor": "Ash Ltd", "total": 1234.5},
+    {"vendor": "Birch FLAKY GmbH", "total": 20},  # the vendor is found when it is asked again
+    None,
+    None,
+]
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Return a folder with a schema and `in/`: a text, a PDF, a mail, and a file that is none of them."""
+    """Return a folder with a schema and `in/`: a text, a PDF, a mail that no model answers, and a broken file."""
     (tmp_path / "schema.json").write_text(json.dumps(SCHEMA))
     files = tmp_path / "in"
     files.mkdir()
-    (files / "a.txt").write_text("Invoice of Ash Ltd\nTotal: 1,234.50 EUR\n")
-    words = (Words(x=56, y=70, text="Birch GmbH"), Words(x=56, y=90, text="Total 20.00"))
+    (files / "a.txt").write_text("Invoice\nvendor: Ash Ltd\ntotal: 1234.5\n")
+    words = (Words(x=56, y=70, text="vendor: Birch FLAKY GmbH"), Words(x=56, y=90, text="total: 20"))
     (files / "b.pdf").write_bytes(write_pdf([PdfPage(words=words)]))
-    (files / "c.eml").write_text("From: office@example.org\nSubject: Receipt\n\nCedar Inc, total 7.00\n")
+    (files / "c.eml").write_text("From: office@example.org\nSubject: Receipt\n\nCRASH\n")
     (files / "d.pdf").write_bytes(b"%PDF-1.7\nnothing")
     return tmp_path
 
 
-def arguments(folder: Path, *more: str) -> list[str]:
-    named = ["--schema", str(folder / "schema.json"), "--data-dir", str(folder / "d")]
-    return ["extract", str(folder / "in"), "-o", str(folder / "fields.jsonl"), *named, *more]
+def arguments(folder: Path, *more: str | Path) -> list[str]:
+    named = ["--schema", folder / "schema.json", "--data-dir", folder / "d"]
+    return list(map(str, ["extract", folder / "in", "-o", folder / "fields.jsonl", *named, *more]))
 
 
-def started(service: Service, folder: Path, *more: str) -> subprocess.Popen[str]:
+def started(service: Service, folder: Path, *more: str | Path) -> subprocess.Popen[str]:
     return service.start(*arguments(folder, *more))
 
 
-def said(value: Any, quote: str) -> dict[str, Any]:
-    return {"value": value, "quote": quote}
+def extracted(extracting: ExtractingService, folder: Path, *more: str | Path) -> Any:
+    """Run the command to its end; return its result."""
+    with extracting.working():
+        return extracting.service.run(*arguments(folder, *more))
 
 
-def answered(line_no: int, document: int, fields: dict[str, Any]) -> LineResult:
-    usage = {"prompt_tokens": 2, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 1}}
-    return chatted(line_no, f"document-{document}-group-0", json.dumps(fields), usage=usage)
+def records_of(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "fields.jsonl").read_text().splitlines()]
 
 
-def refused(line_no: int, document: int) -> LineResult:
-    return failed(line_no, f"document-{document}-group-0", code="engine_failure")
+def is_nothing_stored(extracting: ExtractingService) -> bool:
+    return not any(extracting.stored().values())
 
 
-FIRST = [
-    answered(0, 0, {"vendor": said("Ash Ltd", "of Ash Ltd"), "total": said(1234.5, "1,234.50 EUR")}),
-    answered(1, 1, {"vendor": said("Willow Co", "Willow Co"), "total": said(20, "Total 20.00")}),
-    refused(2, 2),
-]
-SECOND = [answered(0, 1, {"vendor": said("Birch GmbH", "Birch GmbH")})]
-
-
-def test_documents_become_records_after_a_kill_between_their_batches_too(service: Service, folder: Path) -> None:
-    before = len(service.batches())
-    more = ("--parquet", str(folder / "fields.parquet"), "--report", str(folder / "report.html"))
-    with started(service, folder, *more) as process:
-        wait_for(lambda: len(service.batches()) > before, process)
-        process.kill()
-    service.work_off(service.batches()[0]["id"], FIRST)
-    with started(service, folder, *more, "--fail-on-errors") as process:
-        wait_for(lambda: len(service.batches()) > before + 1, process)
-        service.work_off(service.batches()[0]["id"], SECOND)
-        told = process.communicate(timeout=120)[1]
-    assert process.returncode == 3, told
-    assert "2 of 4 documents done" in told
-    assert "2 failed: engine_failure 1, truncated 1" in told
-    assert len(service.batches()) == before + 2
-    records = [json.loads(line) for line in (folder / "fields.jsonl").read_text().splitlines()]
-    assert [Path(record["document"]).name for record in records] == ["a.txt", "b.pdf", "c.eml", "d.pdf"]
-    assert [record["fields"] for record in records] == [
-        {"vendor": "Ash Ltd", "total": 1234.5},
-        {"vendor": "Birch GmbH", "total": 20},  # values that were not in the text were asked again
-        None,
-        None,
-    ]
-    assert [record["error"] and record["error"]["code"] for record in records][2] == "engine_failure"
+def test_documents_become_records_a_table_and_a_report_and_nothing_stays_at_the_server(
+    extracting: ExtractingService, folder: Path
+) -> None:
+    more = ("--parquet", folder / "fields.parquet", "--report", folder / "report.html")
+    told = extracted(extracting, folder, *more, "--fail-on-errors")
+    assert told.exit_code == 3, told.stderr
+    assert "2 of 4 documents done" in told.stderr
+    assert "2 failed: failed 1, truncated 1" in told.stderr
+    records = records_of(folder)
+    assert [record["document"] for record in records] == [str(path) for path in sorted((folder / "in").iterdir())]
+    assert [record["fields"] for record in records] == FIELDS
+    assert [record["error"] and record["error"]["code"] for record in records] == [None, None, "failed", "truncated"]
+    assert all(len(record["sha256"]) == 64 for record in records)
     vendor = records[1]["evidence"][0]
     assert (vendor["grounding"], vendor["spans"][0]["page"], len(vendor["spans"][0]["box"])) == ("exact", 0, 4)
     rows = pq.read_table(folder / "fields.parquet").to_pylist()
     assert [(row["vendor"], row["total"]) for row in rows] == [
-        ("Ash Ltd", 1234.5),
-        ("Birch GmbH", 20.0),
-        (None, None),
-        (None, None),
+        *(("Ash Ltd", 1234.5), ("Birch FLAKY GmbH", 20.0), (None, None), (None, None))
     ]
-    assert rows[2]["error"] == "it went wrong (engine_failure)"
-    assert "Birch GmbH" in (folder / "report.html").read_text()
+    assert rows[2]["error"].endswith("(failed)")
+    report = (folder / "report.html").read_text()
+    assert "Birch FLAKY GmbH" in report
+    assert "Invoice" in report, "the text of a document"
+    assert is_nothing_stored(extracting)
     for given, status in (([], 0), (["--fail-on-errors"], 3)):
-        again = service.run(*arguments(folder, *more, *given))
+        again = run(*arguments(folder, *more, *given), **extracting.service.variables)
         assert (again.exit_code, "is already complete" in again.stderr) == (status, True)
 
 
-LISTED = [
-    answered(0, 0, {"values": [{"kind": "money", "value": "1,234.50", "quote": "1,234.50 EUR"}]}),
-    answered(1, 1, {"values": [{"kind": "text", "value": "Birch GmbH", "quote": "Birch GmbH"}]}),
-    refused(2, 2),
-]
+def test_passes_and_further_fields_are_those_of_the_command(extracting: ExtractingService, folder: Path) -> None:
+    before = len(extracting.answering.asked)
+    passes = ("--second-reading", "--cover", "--no-again", "--no-quotes", "--max-tokens", "64")
+    told = extracted(extracting, folder, *passes, "--param", "seed=7", "--no-logprobs", "--max-fields", "1", "--keep")
+    assert told.exit_code == 0, told.stderr
+    stored = extracting.stored()
+    (made,) = stored["extractions"]
+    assert [made[name] for name in ("quotes", "again", "second_reading", "cover")] == [False, False, True, True]
+    asked = extracting.answering.asked[before:]
+    fields = ("seed", "temperature", "max_tokens", "logprobs")
+    assert {tuple(body[name] for name in fields) for body in asked} == {(7, 0.0, 64, False)}
+    assert records_of(folder)[0]["usage"]["input_tokens"] == 6 * 7, "two fields, each read twice and asked covered"
+    assert (len(stored["collections"]), len(stored["files"]) > 4) == (1, True)
+    (folder / "fields.jsonl").unlink()
+    again = run(*arguments(folder, *passes, "--param", "seed=7", "--no-logprobs", "--max-fields", "1"),
+                **extracting.service.variables)  # fmt: skip
+    assert again.exit_code == 0, again.stderr
+    assert len(records_of(folder)) == 4, "of the extraction that was kept"
+    assert is_nothing_stored(extracting)
 
 
-def test_a_second_reading_is_a_batch_of_its_own_and_tells_of_each_value(service: Service, folder: Path) -> None:
-    before = len(service.batches())
-    birch = answered(1, 1, {"vendor": said("Birch GmbH", "Birch GmbH"), "total": said(20, "Total 20.00")})
-    with started(service, folder, "--second-reading", "--no-again") as process:
-        for count, results in enumerate(([FIRST[0], birch, FIRST[2]], LISTED)):
-            wait_for(lambda: len(service.batches()) > before + count, process)  # noqa: B023
-            service.work_off(service.batches()[0]["id"], results)
+def test_after_a_kill_the_same_command_waits_for_the_same_extraction(
+    extracting: ExtractingService, folder: Path
+) -> None:
+    with started(extracting.service, folder) as process:
+        wait_for(lambda: bool(extracting.stored()["extractions"]), process)
+        process.kill()
+    (made,) = extracting.stored()["extractions"]
+    with started(extracting.service, folder) as process, extracting.working():
         told = process.communicate(timeout=120)[1]
     assert process.returncode == 0, told
-    records = [json.loads(line) for line in (folder / "fields.jsonl").read_text().splitlines()]
-    agreements = [{each["path"]: each["features"]["agreement"] for each in one["evidence"]} for one in records[:2]]
-    assert agreements == [{"vendor": "silent", "total": "agrees"}, {"vendor": "agrees", "total": "silent"}]
-    assert records[0]["usage"] == {"input_tokens": 4, "cached_tokens": 2, "output_tokens": 6}
-    assert "tokens 8 in, 50.0% of them from the prefix cache; 12 out" in told
+    assert [record["fields"] for record in records_of(folder)] == FIELDS
+    assert "continues" not in told
+    assert made["id"] not in json.dumps(extracting.stored())
 
 
-def test_with_a_cover_what_was_found_is_asked_once_more_without_its_place(service: Service, folder: Path) -> None:
-    before = len(service.batches())
-    birch = answered(1, 1, {"vendor": said("Birch GmbH", "Birch GmbH"), "total": said(20, "Total 20.00")})
-    behind = answered(0, 0, {"vendor": None, "total": None})
-    other = answered(1, 1, {"vendor": None, "total": said(20, "Total 20.00")})
-    with started(service, folder, "--cover", "--no-again") as process:
-        for count, results in enumerate(([FIRST[0], birch, FIRST[2]], [behind, other])):
-            wait_for(lambda: len(service.batches()) > before + count, process)  # noqa: B023
-            service.work_off(service.batches()[0]["id"], results)
+def test_a_cancelled_extraction_has_no_output_and_the_same_command_begins_anew(
+    extracting: ExtractingService, folder: Path
+) -> None:
+    with started(extracting.service, folder) as process, extracting.working():
+        wait_for(lambda: bool(extracting.stored()["extractions"]), process)
+        extracting.service.run("extractions", "cancel", extracting.stored()["extractions"][0]["id"])
         told = process.communicate(timeout=120)[1]
-    assert process.returncode == 0, told
-    records = [json.loads(line) for line in (folder / "fields.jsonl").read_text().splitlines()]
-    covered = [{each["path"]: each["features"]["covered"] for each in one["evidence"]} for one in records[:2]]
-    assert covered == [{"vendor": "nothing", "total": "nothing"}, {"vendor": "nothing", "total": "same"}]
-    assert records[0]["usage"]["input_tokens"] == 4
+    assert process.returncode == 1, told
+    assert "the extraction is cancelled" in told
+    assert not (folder / "fields.jsonl").exists()
+    assert is_nothing_stored(extracting)
+    assert extracted(extracting, folder).exit_code == 0
+    assert [record["fields"] for record in records_of(folder)] == FIELDS
 
 
-def test_a_batch_that_was_cancelled_leaves_its_results_and_the_rest_runs_again(service: Service, folder: Path) -> None:
-    before = len(service.batches())
-    with started(service, folder) as process:
-        wait_for(lambda: len(service.batches()) > before, process)
-        service.cancel(service.batches()[0]["id"], [FIRST[0], FIRST[2]])
-        told = process.communicate(timeout=120)[1]
-    assert process.returncode == 1
-    assert "the batch ended as cancelled. Results of 2 lines are kept; the same command submits the others." in told
-    with started(service, folder) as process:
-        wait_for(lambda: len(service.batches()) > before + 1, process)
-        fields = {"vendor": said("Birch GmbH", "Birch GmbH"), "total": said(20, "Total 20.00")}
-        service.work_off(service.batches()[0]["id"], [answered(0, 1, fields)])
-        told = process.communicate(timeout=120)[1]
-    assert (process.returncode, "2 lines with results from an earlier batch" in told) == (0, True)
-    records = [json.loads(line) for line in (folder / "fields.jsonl").read_text().splitlines()]
-    assert [record["fields"] and record["fields"]["vendor"] for record in records] == [
-        "Ash Ltd",
-        "Birch GmbH",
-        None,
-        None,
-    ]
-    assert [path.name for path in folder.glob("d/runs/*/*")] == ["state.json"]
+def test_what_the_server_refuses_leaves_nothing_there(extracting: ExtractingService, folder: Path) -> None:
+    with pytest.raises(InputError, match="top_p"):
+        extracting.service.run(*arguments(folder, "--param", "top_p=7"))
+    assert is_nothing_stored(extracting)
+    assert not list(folder.glob("d/runs/*"))
 
 
 def test_the_same_command_given_twice_runs_once_and_says_what_goes_on_when_it_is_stopped(
-    service: Service, folder: Path
+    extracting: ExtractingService, folder: Path
 ) -> None:
-    before = len(service.batches())
-    with started(service, folder) as process:
-        wait_for(lambda: len(service.batches()) > before, process)
+    with started(extracting.service, folder) as process:
+        wait_for(lambda: bool(extracting.stored()["extractions"]), process)
         with pytest.raises(ConflictError, match=rf"^the same command already runs \(pid {process.pid}\)\."):
-            service.run(*arguments(folder))
-        batch_id = service.batches()[0]["id"]
-        wait_for(lambda: any(batch_id in path.read_text() for path in folder.glob("d/runs/*/*/state.json")), process)
+            extracting.service.run(*arguments(folder))
+        (made,) = extracting.stored()["extractions"]
         process.send_signal(signal.SIGINT)
         told = process.communicate(timeout=120)[1]
     assert process.returncode == 130
-    assert f"{batch_id} continues. The same command waits for it again; or: tokenmill batch cancel {batch_id}" in told
-    assert len(service.batches()) == before + 1
+    assert f"tokenmill extractions cancel {made['id']}" in told
+    assert extracted(extracting, folder).exit_code == 0
+    assert is_nothing_stored(extracting)
 
 
-def test_a_schema_that_no_grammar_can_keep_is_refused_before_anything_is_started(folder: Path) -> None:
-    fields = {"code": {"type": "string"}, "vendor": {"type": "string", "pattern": "(?=a)b"}}
-    (folder / "schema.json").write_text(json.dumps({"type": "object", "properties": fields}))
-    given = ("--model", str(ROOT / "examples" / "demo_model"), "--max-fields", "1")
-    with pytest.raises(InputError, match="the schema cannot be enforced: "):
-        run(*arguments(folder, *given), TOKENMILL_BASE_URL="")
-    assert not (folder / "d").exists()
+def test_unfinished_work_of_an_earlier_version_is_named(extracting: ExtractingService, folder: Path) -> None:
+    assert extracted(extracting, folder).exit_code == 0
+    (left,) = folder.glob("d/runs/*")
+    (left / "state.json").unlink()
+    (left / "documents.jsonl").touch()
+    (folder / "fields.jsonl").unlink()
+    with pytest.raises(InputError, match=rf"{left} has the unfinished work of this command.*documents\.jsonl"):
+        extracting.service.run(*arguments(folder))
+
+
+def test_a_pdf_without_text_fails_without_any_field(extracting: ExtractingService, folder: Path) -> None:
+    billed = extracting.billed_tokens()
+    (folder / "scan").mkdir()
+    (folder / "scan" / "scan.pdf").write_bytes(write_pdf([PdfPage(), PdfPage()]))
+    outputs = ("-o", folder / "fields.jsonl", "--parquet", folder / "fields.parquet")
+    schema = ("--schema", folder / "schema.json", "--data-dir", folder / "d")
+    with extracting.working():
+        told = extracting.service.run("extract", folder / "scan", *schema, *outputs)
+    assert (told.exit_code, extracting.billed_tokens()) == (1, billed), told.stderr
+    record = json.loads((folder / "fields.jsonl").read_text())
+    assert (record["status"], record["error"]["code"], record["fields"]) == ("failed", "no_text", None)
+    (row,) = pq.read_table(folder / "fields.parquet").to_pylist()
+    assert (row["review"], row["score"], row["vendor"], row["total"]) == (True, None, None, None)
+    assert row["error"].endswith("(no_text)")
 
 
 def known(folder: Path) -> Path:
@@ -217,23 +211,23 @@ def known(folder: Path) -> Path:
     return path
 
 
-def test_no_value_of_an_example_ever_comes_out(service: Service, folder: Path) -> None:
-    before = len(service.batches())
-    copied = answered(0, 0, {"vendor": said("Zebra Ltd", "Zebra Ltd"), "total": said(1234.5, "1,234.50 EUR")})
-    own = answered(1, 1, {"vendor": said("Birch GmbH", "Birch GmbH"), "total": said(42.0, "Total: 42.00 EUR")})
-    with started(service, folder, "--examples", str(known(folder)), "--no-again") as process:
-        wait_for(lambda: len(service.batches()) > before, process)
-        service.work_off(service.batches()[0]["id"], [copied, own, refused(2, 2)])
-        told = process.communicate(timeout=120)[1]
-    assert process.returncode == 0, told
-    records = [json.loads(line) for line in (folder / "fields.jsonl").read_text().splitlines()]
-    assert [record["fields"] for record in records[:2]] == [
-        {"vendor": None, "total": 1234.5},
-        {"vendor": "Birch GmbH", "total": None},
-    ]
-    copied_value = records[0]["evidence"][0]
-    assert (copied_value["answer"], copied_value["note"]) == ("Zebra Ltd", "not_in_document")
-    assert FROM_AN_EXAMPLE in copied_value["reasons"]
+def test_a_schema_that_no_grammar_can_keep_is_refused_before_anything_is_started(folder: Path) -> None:
+    fields = {"code": {"type": "string"}, "vendor": {"type": "string", "pattern": "(?=a)b"}}
+    (folder / "schema.json").write_text(json.dumps({"type": "object", "properties": fields}))
+    given = ("--model", str(ROOT / "examples" / "demo_model"), "--max-fields", "1")
+    with pytest.raises(InputError, match="the schema cannot be enforced: "):
+        run(*arguments(folder, *given), TOKENMILL_BASE_URL="")
+    assert not (folder / "d").exists()
+
+
+def test_examples_are_shown_and_no_value_of_theirs_comes_out(extracting: ExtractingService, folder: Path) -> None:
+    (folder / "in" / "a.txt").write_text("vendor: Zebra Ltd\ntotal: 9\n")
+    before = len(extracting.answering.asked)
+    told = extracted(extracting, folder, "--examples", known(folder), "--no-again")
+    assert told.exit_code == 0, told.stderr
+    prompts = [body["messages"][-1]["content"] for body in extracting.answering.asked[before:]]
+    assert all("<example>\nInvoice of Zebra Ltd" in prompt for prompt in prompts)
+    assert is_nothing_stored(extracting)
 
 
 def test_a_prompt_shows_known_documents_and_never_the_document_itself(service: Service, folder: Path) -> None:
@@ -280,7 +274,7 @@ def test_a_dry_run_shows_what_a_document_is_asked_and_submits_nothing(service: S
         result = service.run(*arguments(folder, "--dry-run", "--max-tokens", "32", "--second-reading", "--cover"))
     assert result.exit_code == 0, result.stderr
     assert "- vendor: text" in result.stdout
-    assert "<document>\nInvoice of Ash Ltd" in result.stdout
+    assert "<document>\nInvoice\nvendor: Ash Ltd" in result.stdout
     assert re.search(r"^documents +4$", result.stdout, re.MULTILINE)
     for name in ("tokens", "first questions", "second reading", "covered", "further questions"):
         assert re.search(rf"^{name} +likely [\d,]+ \([\d,]+ in, [\d,]+ out\)", result.stdout, re.MULTILINE)
@@ -293,7 +287,7 @@ def test_a_dry_run_shows_what_a_document_is_asked_and_submits_nothing(service: S
         ({"schema": {"type": "object", "properties": {}}}, "without `properties` asks for nothing"),
         ({"schema": {"type": "object", "properties": {"a": {"type": "string", "not": {}}}}}, "a"),
         ({"schema": {"type": "object", "properties": {"a": {"type": "string", "pattern": "("}}}}, "regular expression"),
-        ({"more": ["--param", "messages=[]"]}, "--param cannot set messages"),
+        ({"more": ["--param", "messages=[]"]}, "params cannot have 'messages'"),
         ({"more": ["--param", "max_tokens=null"]}, "max_tokens is null, which is no bound .* from 16 to 1,000,000, or"),
         ({"more": ["--param", 'max_tokens="many"']}, 'max_tokens is "many"'),
         ({"more": ["--param", "max_tokens=15"]}, "max_tokens is 15"),
@@ -319,23 +313,6 @@ def test_what_cannot_be_done_is_refused_before_anything_is_read(
     with pytest.raises(InputError, match=says):
         run("extract", given.get("source", "in"), *named, *given.get("more", []))
     assert not (folder / "d").exists()
-
-
-def test_a_pdf_without_text_fails_without_any_field(service: Service, folder: Path) -> None:
-    before = len(service.batches())
-    (folder / "scan").mkdir()
-    (folder / "scan" / "scan.pdf").write_bytes(write_pdf([PdfPage(), PdfPage()]))
-    outputs = ("-o", str(folder / "fields.jsonl"), "--parquet", str(folder / "fields.parquet"))
-    schema = ("--schema", str(folder / "schema.json"), "--data-dir", str(folder / "d"))
-    service.worker_lives()
-    told = service.run("extract", str(folder / "scan"), *schema, *outputs)
-    assert (told.exit_code, len(service.batches())) == (1, before), told.stderr
-    record = json.loads((folder / "fields.jsonl").read_text())
-    assert (record["status"], record["error"]["code"], record["fields"]) == ("failed", "no_text", None)
-    assert "`ocr`" in record["error"]["message"]
-    (row,) = pq.read_table(folder / "fields.parquet").to_pylist()
-    assert (row["review"], row["score"], row["vendor"], row["total"]) == (True, None, None, None)
-    assert row["error"].endswith("(no_text)")
 
 
 def test_without_an_output_it_says_how_to_look_first(folder: Path) -> None:

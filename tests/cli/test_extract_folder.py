@@ -1,27 +1,20 @@
-"""Tests of when two starts of `tokenmill extract` are one run, and of the names of its documents."""
+"""Tests of when two starts of `tokenmill extract` are one command, and of the names of its documents."""
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
-from cli.extracting.running import records, run_batches
-from cli.extracting.work import ExtractFolder, folder_of
-from cli.places.session import Session
-from cli.places.stage import Stage
-from features.documents.extraction.course.document import NO_ROOM
+from cli.extracting.order import Order, folder_of, inputs_of
+from cli.extracting.outputs import Outputs
 from features.documents.extraction.course.job import ExtractJob, Passes, plan
-from features.documents.extraction.scoring.records import UNANSWERED
 from jobs.errors import InputError
 from tests.cli.service import run
-from tests.features.documents.answering import ENDLESS
-from tests.features.documents.builders import LocalModel
 
 WIDE = {"type": "object", "properties": {f"field_{number}": {"type": "string"} for number in range(6)}}
 
@@ -30,111 +23,68 @@ def job(*, max_fields: int = 25) -> ExtractJob:
     return plan(json.dumps(WIDE).encode(), quotes=True, params={"max_tokens": 4096}, max_fields=max_fields)
 
 
-def folder(tmp_path: Path, one: ExtractJob, **changed: Any) -> ExtractFolder:
-    files = [tmp_path / "a.txt"]
-    files[0].write_text("Invoice of Ash Ltd")
-    given = {"place": "here", "base": tmp_path / "d", "outputs": [tmp_path / "out.jsonl"]}
-    return folder_of(one, files, **{**given, **changed})
+def key(tmp_path: Path, one: ExtractJob, *, place: str = "here", **changed: Any) -> str:
+    (tmp_path / "a.txt").write_text("Invoice of Ash Ltd")
+    outputs = Outputs(records=tmp_path / "out.jsonl")
+    given = {"body": {}, "outputs": outputs, "inputs": inputs_of([tmp_path / "a.txt"])}
+    return folder_of(Order(job=one, **{**given, **changed}), place=place, data_dir=tmp_path / "d").key
 
 
-def test_the_same_start_is_the_same_run(tmp_path: Path) -> None:
-    assert folder(tmp_path, job()).run == folder(tmp_path, job()).run
+def test_the_same_start_is_the_same_command(tmp_path: Path) -> None:
+    assert key(tmp_path, job()) == key(tmp_path, job())
 
 
-def test_asking_once_is_another_run_than_asking_again(tmp_path: Path) -> None:
-    assert folder(tmp_path, job()).run != folder(tmp_path, replace(job(), passes=Passes(again=False))).run
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"place": "there"},
+        {"inputs": []},
+        {"outputs": Outputs(records=Path("other.jsonl"))},
+        {"body": {"index_id": "index_1"}},
+    ],
+)
+def test_another_place_document_output_or_index_is_another_command(tmp_path: Path, changed: dict[str, Any]) -> None:
+    assert key(tmp_path, job()) != key(tmp_path, job(), **changed)
 
 
-def test_reading_twice_is_another_run_than_reading_once(tmp_path: Path) -> None:
-    assert folder(tmp_path, job()).run != folder(tmp_path, replace(job(), passes=Passes(second_reading=True))).run
+def test_a_report_is_part_of_the_outputs(tmp_path: Path) -> None:
+    more = Outputs(records=tmp_path / "out.jsonl", report=tmp_path / "look.html")
+    assert key(tmp_path, job()) != key(tmp_path, job(), outputs=more)
 
 
-def test_other_groups_are_another_run_though_they_are_as_many(tmp_path: Path) -> None:
+@pytest.mark.parametrize("passes", [Passes(again=False), Passes(second_reading=True), Passes(cover=True)])
+def test_other_passes_are_another_command(tmp_path: Path, passes: Passes) -> None:
+    assert key(tmp_path, job()) != key(tmp_path, replace(job(), passes=passes))
+
+
+def test_other_groups_are_another_command_though_they_are_as_many(tmp_path: Path) -> None:
     four, five = job(max_fields=4), job(max_fields=5)
     assert len(four.groups) == len(five.groups) == 2
-    assert folder(tmp_path, four).run != folder(tmp_path, replace(five, params=four.params)).run
+    assert key(tmp_path, four) != key(tmp_path, replace(five, params=four.params))
 
 
-def test_other_readers_are_another_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = folder(tmp_path, job())
-    monkeypatch.setattr("cli.extracting.prepared.PARSERS", "plain 2")
-    assert folder(tmp_path, job()).run != before.run
+def test_another_order_of_the_fields_is_another_command(tmp_path: Path) -> None:
+    fields = dict(reversed(WIDE["properties"].items()))  # type: ignore[attr-defined]  # of a dictionary
+    other = plan(json.dumps({**WIDE, "properties": fields}).encode(), quotes=True, params={"max_tokens": 4096},
+                 max_fields=25)  # fmt: skip
+    assert key(tmp_path, job()) != key(tmp_path, other)
 
 
-def endless(tmp_path: Path, one: ExtractJob) -> ExtractFolder:
-    """Return the folder of a document whose fields are answered one at a time."""
-    work = folder(tmp_path, one)
-    (tmp_path / "a.txt").write_text("\n".join(f"{name}: {name[-1]} {ENDLESS}" for name in WIDE["properties"]))
-    work.prepare([tmp_path / "a.txt"], on_each=lambda: None)
-    return work
+def test_other_readers_are_another_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = key(tmp_path, job())
+    monkeypatch.setattr("cli.extracting.order.PARSERS", "plain 2")
+    assert key(tmp_path, job()) != before
 
 
-def test_a_round_asks_as_much_as_a_batch_may_have_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TOKENMILL_MAX_BATCH_LINES", "1")
-    one = job()
-    work = endless(tmp_path, one)
-    run_batches(one, work, cast(Session, LocalModel()))
-    assert [stage.lines.read_bytes().count(b"\n") for stage in work.rounds()] == [1, 1, 1, 0]
-    (record,) = records(one, work)
-    reasons = {each["path"]: each["reasons"] for each in record["evidence"] if each["review"]}
-    assert list(reasons) == [name for name, value in record["fields"].items() if value is None]
-    assert {reason for each in reasons.values() for reason in each} == {f"{UNANSWERED}: {NO_ROOM}"}
-
-
-@pytest.mark.parametrize("num_removed", range(4))
-def test_what_a_kill_leaves_of_finished_rounds_is_removed_or_fits_together(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_removed: int
-) -> None:
-    one = job()
-    work = endless(tmp_path, one)
-    run_batches(one, work, cast(Session, LocalModel()))
-    written = work.rounds()
-    left = iter(range(num_removed))
-
-    def killed(path: Path, **_options: Any) -> None:
-        if path.exists() and next(left, None) is None:
-            raise KeyboardInterrupt
-        remove(path, ignore_errors=True)
-
-    remove = shutil.rmtree
-    monkeypatch.setattr(shutil, "rmtree", killed)
-    with pytest.raises(KeyboardInterrupt):
-        work.finish([], num_done=1, failed={})
-    monkeypatch.undo()
-    assert work.rounds() == written[: len(written) - num_removed]
-    assert len(list(work.run.root.glob("again*"))) == len(work.rounds())
-    remove(work.again(1).run.root)
-    work.free_disk()
-    assert not list(work.run.root.glob("again*"))
-
-
-def test_a_run_that_stopped_between_rounds_goes_on_and_leaves_nothing_of_them(tmp_path: Path) -> None:
-    class Stopping(LocalModel):
-        def run(self, stage: Stage) -> None:
-            if stage.run.root.name == "again-2":
-                raise KeyboardInterrupt
-            super().run(stage)
-
-    one = job()
-    work = endless(tmp_path, one)
-    with pytest.raises(KeyboardInterrupt):
-        run_batches(one, work, cast(Session, Stopping()))
-    run_batches(one, work, cast(Session, LocalModel()))
-    *asked, last = work.rounds()
-    assert [stage.run.root.name for stage in asked] == ["again", "again-2", "again-3"]
-    assert last.lines.read_bytes() == b""
-    (record,) = records(one, work)
-    assert record["fields"] == {name: f"{name[-1]} {ENDLESS}" for name in WIDE["properties"]}
-    work.finish([], num_done=1, failed={})
-    assert not list(work.run.root.glob("again*"))
-
-
-def test_a_document_whose_name_is_no_utf_8_is_read_and_named_by_its_bytes(tmp_path: Path) -> None:
+def test_a_document_whose_name_is_no_utf_8_is_named_by_its_bytes(tmp_path: Path) -> None:
     path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/B\xfccher.txt"))
     path.write_text("Invoice of Ash Ltd")
-    found = folder_of(job(), [path], place="here", base=tmp_path / "d", outputs=[])
-    found.prepare([path], on_each=lambda: None)
-    assert [one.name for _, one in found.prepared()] == [f"{tmp_path}/B\\xfccher.txt"]
+    assert [one.name for one in inputs_of([path])] == [f"{tmp_path}/B\\xfccher.txt"]
+
+
+def test_a_document_that_cannot_be_read_is_refused_by_its_name(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=rf"cannot read {tmp_path}/gone.txt"):
+        inputs_of([tmp_path / "gone.txt"])
 
 
 @pytest.mark.parametrize(

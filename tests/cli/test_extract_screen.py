@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from cli.extracting.running import Tally
 from cli.extracting.screen import summary, where
+from cli.extracting.tally import Tally
 from tests.tutorial import ROOT, matches
 
 SPAN = {"start": 11, "end": 18, "page": 0, "box": None}

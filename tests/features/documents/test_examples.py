@@ -30,7 +30,6 @@ from jobs.database import transaction
 from jobs.errors import ConflictError, InputError, NotFoundError
 from jobs.storage import Storage
 from tests.features.documents.answering import FLAKY, Answering
-from tests.features.documents.builders import embedded_records, records_of
 
 Run = Callable[[Extraction], Extraction]
 
@@ -100,16 +99,6 @@ def test_gold_with_its_text_is_an_example_that_no_collection_has(
     run(make_extraction({"a.txt": PAPERS["a.txt"]}, plan={"examples_of": upload(line)}))
     (prompt,) = prompts_of(answering)
     assert "<example>\nOf Zebra Ltd\n</example>" in prompt
-
-
-def test_the_embedded_run_with_the_same_gold_has_the_same_records(
-    session: Session, storage: Storage, make_extraction: Any, run: Run, upload: Any, tmp_path: Any
-) -> None:
-    papers = PAPERS | {"doubtful.txt": f"vendor: Dogwood {FLAKY} Ltd\ntotal: 12.50"}
-    extraction = run(make_extraction(papers, plan={"examples_of": upload(GOLD)}))
-    local = embedded_records(extraction, papers, tmp_path / "papers", gold=[GOLD])
-    found = records_of(session, storage, extraction)
-    assert local == [{name: value for name, value in one.items() if name != "document_id"} for one in found]
 
 
 def test_reviewed_documents_of_another_collection_are_examples_with_what_people_found_right(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,7 +21,7 @@ from jobs.storage import Storage
 from jobs.tables import Batch
 from tests.all_settings import Settings
 from tests.features.documents.answering import ENDLESS, FLAKY, Answering
-from tests.features.documents.builders import embedded_records, records_of
+from tests.features.documents.builders import records_of
 from tests.flows.advancers import Extractions
 
 Run = Callable[[Extraction], Extraction]
@@ -52,29 +51,8 @@ def compared(record: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in record.items() if name != "document_id"}
 
 
-@pytest.mark.parametrize(
-    ("passes", "max_fields"),
-    [(ALL, 25), (ALL, 1), (Passes(again=False, cover=True), 25)],
-    ids=["all", "all in two groups", "cover without again"],
-)
-def test_the_embedded_run_and_the_server_have_the_same_records(
-    session: Session,
-    storage: Storage,
-    make_extraction: Any,
-    run: Run,
-    tmp_path: Path,
-    *,
-    passes: Passes,
-    max_fields: int,
-) -> None:
-    extraction = run(make_extraction(PAPERS, plan={"passes": passes, "max_fields": max_fields}))
-    found = records_of(session, storage, extraction)
-    local = embedded_records(extraction, PAPERS, tmp_path / "papers")
-    assert list(map(compared, local)) == list(map(compared, found))
-
-
-def test_rounds_of_asking_again_come_before_covering_and_have_the_same_records(
-    session: Session, storage: Storage, make_extraction: Any, run: Run, tmp_path: Path
+def test_rounds_of_asking_again_come_before_covering(
+    session: Session, storage: Storage, make_extraction: Any, run: Run
 ) -> None:
     names = [f"field_{number}" for number in range(5)]
     schema = {"type": "object", "properties": {name: {"type": "string"} for name in names}}
@@ -90,8 +68,6 @@ def test_rounds_of_asking_again_come_before_covering_and_have_the_same_records(
     found = records_of(session, storage, extraction)
     assert found[0]["fields"] == {name: f"{name[-1]} {ENDLESS}" for name in names}
     assert set(features(found[0], "covered").values()) == {"nothing"}
-    local = embedded_records(extraction, papers, tmp_path / "papers")
-    assert list(map(compared, local)) == list(map(compared, found))
 
 
 def test_where_a_further_round_expires_the_records_are_those_of_the_round_before(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +17,7 @@ from features.documents.tables import CollectionDocument, Extraction, Review
 from jobs.storage import Storage
 from jobs.tables import File
 from tests.features.documents.answering import FLAKY, Answering
-from tests.features.documents.builders import embedded_records, records_of
+from tests.features.documents.builders import records_of
 
 Run = Callable[[Extraction], Extraction]
 
@@ -36,18 +35,12 @@ def table_of(session: Session, storage: Storage, extraction: Extraction) -> list
     return found
 
 
-def test_what_stands_nowhere_is_null_on_a_server_as_in_the_command(
-    session: Session, storage: Storage, make_extraction: Any, run: Run, tmp_path: Path
-) -> None:
+def test_what_stands_nowhere_is_null(session: Session, storage: Storage, make_extraction: Any, run: Run) -> None:
     extraction = run(make_extraction(PAPERS, plan=ONCE))
     records = records_of(session, storage, extraction)
     assert [record["fields"]["vendor"] for record in records] == ["Ash Ltd", None]
     vendor = records[1]["evidence"][0]
     assert (vendor["value"], vendor["answer"], vendor["note"]) == (None, "nowhere to be found", "not_in_document")
-    embedded = embedded_records(extraction, PAPERS, tmp_path / "local")
-    assert [{name: one[name] for name in ("fields", "evidence")} for one in records] == [
-        {name: one[name] for name in ("fields", "evidence")} for one in embedded
-    ]
 
 
 def test_a_row_of_the_table_says_what_to_look_at_and_what_stood_nowhere(
