@@ -61,7 +61,8 @@ def _handle(connection: socket.socket) -> None:
     for stream in streams:
         os.close(stream)
     ended = os.pidfd_open(child)
-    ready, *_ = select.select([connection, ended], [], [])
+    waited_for: list[Any] = [connection, ended]
+    ready, *_ = select.select(waited_for, [], [])
     if ended not in ready:
         os.kill(child, signal.SIGKILL)
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
