@@ -23,7 +23,7 @@ from jobs.settings import Settings
 from jobs.states import TERMINAL_BATCH_STATES, BatchState, InvalidLines
 from jobs.storage import Storage
 from jobs.tables import Batch, File
-from tests.features.pipelines.work.run_builders import Effects, Killed, WatchedMaker, WatchedStorage
+from tests.effects import Effects, Killed, WatchedMaker, WatchedStorage
 from tests.features.webhooks.builders import add_endpoint
 from tests.workers.chunks.builders import Bench, FakeHost, MakeLine, SubmitLines
 

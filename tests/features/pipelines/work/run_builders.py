@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -25,9 +25,10 @@ from jobs.chunks import claiming, covering, leasing, waiting
 from jobs.chunks.recording import LineResult
 from jobs.lines.output_lines import error_line, output_line
 from jobs.lines.reading import custom_id_of
-from jobs.storage import ObjectWriter, Storage
+from jobs.storage import Storage
 from jobs.tables import Batch
 from tests.all_settings import Settings
+from tests.effects import Effects, WatchedMaker, WatchedStorage
 from tests.flows.advancers import Runs, runs_of
 
 SCHEMA = {
@@ -158,69 +159,6 @@ def step(**fields: Any) -> dict[str, Any]:
         "parameters": {"max_tokens": 8},
         "output": {"store": "results", "keys": "out/part-{n}.jsonl"},
     } | fields
-
-
-class Killed(BaseException):
-    """The process dies here: no `except` or `finally` of ours may repair anything in the database."""
-
-
-class Effects:
-    """Counts effects, and acts before one of them."""
-
-    def __init__(self, at: int | str | None = None, do: Callable[[], None] | None = None) -> None:
-        """`at` is a number, or the name of an effect at its first time."""
-        self.seen: list[str] = []
-        self._at, self._do = at, do
-
-    def before(self, what: str) -> None:
-        is_first = what not in self.seen
-        self.seen.append(what)
-        if self._at == len(self.seen) or (self._at == what and is_first):
-            if self._do is None:
-                raise Killed(what)
-            self._do()
-
-
-class WatchedMaker:
-    """Sessions whose commits are effects if they write."""
-
-    def __init__(self, inner: sessionmaker[Session], effects: Effects) -> None:
-        self._inner, self._effects = inner, effects
-        self.kw = inner.kw
-
-    @contextmanager
-    def begin(self) -> Iterator[Session]:
-        with self._inner.begin() as session:
-            yield session
-            session.flush()
-            has_written = session.scalar(text("SELECT pg_current_xact_id_if_assigned() IS NOT NULL"))
-            if has_written:
-                self._effects.before("commit")
-        if has_written:
-            self._effects.before("committed")
-
-
-class WatchedStorage(Storage):
-    def __init__(self, inner: Storage, effects: Effects) -> None:
-        self._inner, self._effects = inner, effects
-
-    @contextmanager
-    def writer(self, key: str) -> Iterator[ObjectWriter]:
-        with self._inner.writer(key) as writer:
-            yield writer
-            self._effects.before("object")
-
-    def delete(self, key: str) -> None:
-        self._inner.delete(key)
-
-    def size(self, key: str) -> int:
-        return self._inner.size(key)
-
-    def iter_chunks(self, key: str, *given: Any, **options: Any) -> Iterator[bytes]:
-        return self._inner.iter_chunks(key, *given, **options)
-
-    def iter_range(self, key: str, start: int, end: int, **options: Any) -> Iterator[bytes]:
-        return self._inner.iter_range(key, start, end, **options)
 
 
 class WatchedStore:

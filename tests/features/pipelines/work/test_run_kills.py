@@ -14,7 +14,8 @@ from features.pipelines.tables import RunStep
 from features.webhooks.tables import WebhookDelivery
 from jobs.audit.audit import audit
 from jobs.tables import Batch
-from tests.features.pipelines.work.run_builders import Effects, House, Killed, carry_out, step, watched
+from tests.effects import Effects, Killed
+from tests.features.pipelines.work.run_builders import House, carry_out, step, watched
 from tests.features.webhooks.builders import add_endpoint
 from tests.flows.advancers import control_parts
 from workers.turns.flow_work import flow_turns

@@ -15,7 +15,8 @@ from sqlalchemy import select, text
 from features.pipelines import lifecycle
 from features.pipelines.states import RunState
 from jobs.tables import Batch
-from tests.features.pipelines.work.run_builders import Effects, House, Killed, carry_out, step, watched
+from tests.effects import Effects, Killed
+from tests.features.pipelines.work.run_builders import House, carry_out, step, watched
 
 PARQUET = {"store": "results", "keys": "out/part-{n}.parquet"}
 _CLAIM_ENDS = "UPDATE flow SET claimed_until = clock_timestamp() - interval '1 s' WHERE claimed_by <> ''"

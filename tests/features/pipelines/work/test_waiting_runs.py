@@ -13,7 +13,8 @@ from features.pipelines.external.store import ExternalStore
 from features.pipelines.states import RunState
 from features.pipelines.tables import Run
 from jobs.accounts.limits import set_limits
-from tests.features.pipelines.work.run_builders import Effects, House, WatchedStore
+from tests.effects import Effects
+from tests.features.pipelines.work.run_builders import House, WatchedStore
 from tests.flows.advancers import runs_of
 
 
