@@ -17,7 +17,7 @@ from jobs import files
 from jobs.batches.made_inputs import InputWriter, open_input
 from jobs.batches.retrieval.results import INDEX_NOT_FOUND, UNAVAILABLE, StageError, StageResults
 from jobs.batches.retrieval.stages import RetrievalStage
-from jobs.errors import InputError
+from jobs.errors import InputError, NotFoundError
 from jobs.files import NewFile
 from jobs.lines.body_context import ContextRequest
 from jobs.lines.embedding_bodies import EMBEDDING_ENDPOINT, Encoding
@@ -48,7 +48,8 @@ class Embedder:
 
 
 EmbedderOf = Callable[[str], Embedder | None]
-"""Returns the embedder of a tenant's index, None where it needs none. Raises InputError where it cannot be searched."""
+"""Returns the embedder of a tenant's index, None where it needs none. Raises NotFoundError where there is no such
+index, and InputError where it cannot be searched."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +119,8 @@ class Asking:
         if index not in self._embedders:
             try:
                 self._embedders[index] = self._embedder_of(index)
+            except NotFoundError as error:
+                self._embedders[index] = StageError(code=INDEX_NOT_FOUND, message=error.message)
             except InputError as error:
                 self._embedders[index] = StageError(code=error.code or INDEX_NOT_FOUND, message=error.message)
         return self._embedders[index]

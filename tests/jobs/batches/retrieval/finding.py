@@ -21,6 +21,7 @@ from jobs.batches.validation import validate_batch
 from jobs.chunks import claiming, leasing
 from jobs.chunks.leasing import ClaimedChunk
 from jobs.chunks.recording import LineResult
+from jobs.errors import NotFoundError
 from jobs.lines.embedding_bodies import EMBEDDING_ENDPOINT
 from jobs.lines.endpoints import parse_request
 from jobs.lines.output_lines import output_line
@@ -122,6 +123,8 @@ class Finding:
         return {line["custom_id"]: (line["error"]["code"], line["error"]["message"]) for line in lines}
 
     def _embedder_of(self, _session: Session, _tenant_id: str, index_id: str) -> Embedder | None:
+        if index_id not in self.passages:
+            raise NotFoundError(f"No index found with id {index_id!r}.")
         if index_id not in self.embedded:
             return None
         return Embedder(model=EMBEDDING_MODEL, query_prefix="query: ", max_tokens=MOST_READ)
