@@ -46,14 +46,28 @@ class Layer(StrEnum):
 
 
 LAYERS = {
-    Layer.CALLS: "an allow-list of kernel calls (seccomp: Linux on x86-64 or aarch64)",
-    Layer.FILES: "Landlock (Linux 5.13 that has it in /sys/kernel/security/lsm, and a container that allows its calls)",
-    Layer.PARENT: "an end with their parent, and no look into them (Linux)",
-    Layer.NAMESPACES: "namespaces of their own (Linux that lets this user make them)",
+    Layer.CALLS: "an allow-list of kernel calls (seccomp)",
+    Layer.FILES: "Python's own files only (Landlock)",
+    Layer.PARENT: "an end with their parent, and no look into them",
+    Layer.NAMESPACES: "users, networks and System V IPC of their own",
 }
-"""Description and requirements of each layer."""
-REQUIRED = frozenset({Layer.CALLS, Layer.FILES, Layer.PARENT})
-"""Layers without which confinement has a gap; namespaces are optional, as most containers do not allow them."""
+"""Description of each layer."""
+REMEDIES = {
+    Layer.CALLS: "use an x86-64 or aarch64 kernel with seccomp filters",
+    Layer.FILES: (
+        "use Linux 5.13 or newer with landlock in the kernel's `lsm=` list, and in a container a seccomp profile that "
+        "allows the landlock_ calls"
+    ),
+    Layer.PARENT: "allow prctl",
+    Layer.NAMESPACES: (
+        "allow this user to make user namespaces: `sysctl user.max_user_namespaces` above 0, on Ubuntu also "
+        "`kernel.apparmor_restrict_unprivileged_userns=0`, and in a container `--security-opt seccomp=FILE` with a "
+        "profile that allows unshare, which Docker's own does not"
+    ),
+}
+"""What to do on a Linux where a layer is missing."""
+ESSENTIAL = frozenset({Layer.CALLS, Layer.FILES, Layer.PARENT})
+"""Layers without which confinement has a gap: the filter refuses sockets and System V IPC without namespaces too."""
 
 
 def seal() -> frozenset[Layer]:

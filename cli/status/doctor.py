@@ -80,7 +80,7 @@ _ADVICE = {
 
 _READERS_ADVICE = (
     "A crafted document may do more than it should: run prepare workers as a user, or in a container, that owns "
-    "nothing else. With TOKENMILL_READER_ISOLATION=required no prepare worker starts like this."
+    "nothing else."
 )
 
 
@@ -222,7 +222,6 @@ def _local_folder(settings: Settings) -> Path | None:
 
 
 def _readers(settings: Settings) -> Iterator[Finding]:
-
     try:
         isolation = Isolation.probe()
     except ExtractionError as error:
@@ -231,14 +230,17 @@ def _readers(settings: Settings) -> Iterator[Finding]:
     said = f"confined by {isolation.present}"
     if not isolation.missing:
         yield Finding(check="readers", verdict=Verdict.OK, said=said)
-    elif isolation.is_sufficient:
-        yield Finding(check="readers", verdict=Verdict.OK, said=f"{said}; without {isolation.lacks}")
-    else:
-        is_required = settings.of(DocumentSettings).reader_isolation == "required"
-        verdict = Verdict.PROBLEM if is_required else Verdict.WARNING
+        return
+    said = f"{said}; without {isolation.lacks}"
+    if settings.of(DocumentSettings).reader_isolation == "required":
+        advice = f"No prepare worker starts like this, as TOKENMILL_READER_ISOLATION is required. {isolation.remedy}"
+        yield Finding(check="readers", verdict=Verdict.PROBLEM, said=said, advice=advice)
+    elif isolation.has_gap:
         yield Finding(
-            check="readers", verdict=verdict, said=f"{said}; without {isolation.lacks}", advice=_READERS_ADVICE
+            check="readers", verdict=Verdict.WARNING, said=said, advice=f"{_READERS_ADVICE} {isolation.remedy}"
         )
+    else:
+        yield Finding(check="readers", verdict=Verdict.OK, said=said)
 
 
 def _device(_: Settings) -> Iterator[Finding]:

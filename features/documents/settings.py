@@ -24,8 +24,8 @@ class DocumentSettings(Settings):
     """Documents that one prepare worker reads at once, each in a process of its own, and one more for a tenant of whom
     it reads none; it keeps as many chunks open."""
     reader_isolation: Literal["best", "required"] = "best"
-    """Readers of documents are confined by what the kernel has. `required`: a prepare worker that lacks a layer names
-    it and does not start. See [docs/extraction.md](extraction.md#readers)."""
+    """Readers of documents are confined by what the kernel has. `required`: a prepare worker that lacks any layer names
+    it and does not start: not in a container of Docker's defaults. See [docs/extraction.md](extraction.md#readers)."""
     reader_seconds: float = Field(default=60.0, gt=0)
     """Processor time that a reader has for the largest documents, and beside it as much for each page that is read by
     OCR."""

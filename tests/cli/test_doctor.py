@@ -141,8 +141,9 @@ def test_a_wrong_url_of_the_broker_keeps_no_other_check_from_being_made(settings
     ("isolation_asked", "missing", "verdict"),
     [
         ("best", {Layer.FILES}, Verdict.WARNING),
-        ("required", {Layer.FILES}, Verdict.PROBLEM),
-        ("required", {Layer.NAMESPACES}, Verdict.OK),
+        ("best", {Layer.NAMESPACES}, Verdict.OK),
+        *(("required", {layer}, Verdict.PROBLEM) for layer in Layer),
+        ("required", set(Layer), Verdict.PROBLEM),
         ("required", set(), Verdict.OK),
     ],
 )
@@ -156,7 +157,8 @@ def test_layers_that_readers_lack_are_named(
     monkeypatch.setattr(isolation, "missing_layers", lambda: frozenset(missing))
     readers = found(settings.model_copy(update={"reader_isolation": isolation_asked}))["readers"]
     assert readers.verdict is verdict
-    assert all(layer in readers.said for layer in missing)
+    assert all(f"{layer}: " in readers.said for layer in missing)
+    assert bool(readers.advice) is (verdict is not Verdict.OK)
 
 
 def test_models_that_open_batches_wait_for_are_named(settings: Settings, service: Service, batch_file: Path) -> None:

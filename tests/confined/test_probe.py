@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import orjson
 import pytest
 
-from confined.isolation import LAYERS, REQUIRED, Layer
+from confined.isolation import ESSENTIAL, LAYERS, REMEDIES, Layer
 from confined.probe import missing_layers
 from tests.confined.refusing import LANDLOCK
 
@@ -35,7 +35,7 @@ def test_a_layer_that_the_kernel_lacks_is_named(numbers: Sequence[int], layer: L
 
 
 @LINUX
-def test_what_is_required_is_here() -> None:
+def test_the_layers_of_every_linux_are_here() -> None:
     assert not missing_layers() & {Layer.CALLS, Layer.PARENT}
 
 
@@ -46,6 +46,6 @@ def test_elsewhere_than_on_linux_every_layer_is_named_as_missing(system: str) ->
     assert set(orjson.loads(done.stdout)) == set(Layer)
 
 
-def test_every_layer_says_what_it_needs() -> None:
-    assert set(LAYERS) == set(Layer)
-    assert set(Layer) > REQUIRED
+def test_every_layer_says_what_it_gives_and_how_to_have_it() -> None:
+    assert set(LAYERS) == set(REMEDIES) == set(Layer)
+    assert set(Layer) > ESSENTIAL

@@ -90,13 +90,13 @@ def check_isolation(*, is_required: bool) -> None:
         isolation = Isolation.probe()
     except ExtractionError as error:
         raise ServiceError(str(error)) from None
-    if is_required and not isolation.is_sufficient:
+    if is_required and isolation.missing:
         raise ServiceError(
-            f"TOKENMILL_READER_ISOLATION is required, but document readers lack {isolation.lacks} here. Provide what "
-            "is missing, or set it to best."
+            f"TOKENMILL_READER_ISOLATION is required, but document readers lack {isolation.lacks}. {isolation.remedy} "
+            "Or set it to best."
         )
     log.log(
-        logging.INFO if isolation.is_sufficient else logging.WARNING,
+        logging.WARNING if isolation.has_gap else logging.INFO,
         "readers are confined layers=%s lacking=%s",
         isolation.present,
         isolation.lacks or "nothing",

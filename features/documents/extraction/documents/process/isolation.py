@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 
-from confined.isolation import LAYERS, REQUIRED, Layer
+from confined.isolation import ESSENTIAL, LAYERS, REMEDIES, Layer
 from confined.probe import ProbeError, missing_layers
 from features.documents.extraction.errors import ExtractionError
 
@@ -24,9 +25,9 @@ class Isolation:
             raise ExtractionError(str(error)) from None
 
     @property
-    def is_sufficient(self) -> bool:
-        """Tell whether all layers of `REQUIRED` are present."""
-        return not self.missing & REQUIRED
+    def has_gap(self) -> bool:
+        """Tell whether a layer is missing that no other covers."""
+        return bool(self.missing & ESSENTIAL)
 
     @property
     def present(self) -> str:
@@ -35,5 +36,13 @@ class Isolation:
 
     @property
     def lacks(self) -> str:
-        """Return the missing layers, with what each needs."""
-        return "; ".join(f"{layer}: {needs}" for layer, needs in LAYERS.items() if layer in self.missing)
+        """Return the missing layers, with what each gives."""
+        return "; ".join(f"{layer}: {gives}" for layer, gives in LAYERS.items() if layer in self.missing)
+
+    @property
+    def remedy(self) -> str:
+        """Return what to do to have the missing layers, as a sentence."""
+        if sys.platform != "linux":
+            return f"Run prepare workers on Linux; {sys.platform} has no such layers."
+        remedies = "; ".join(f"for {layer}, {remedy}" for layer, remedy in REMEDIES.items() if layer in self.missing)
+        return f"{remedies[:1].upper()}{remedies[1:]}."
