@@ -180,6 +180,19 @@ def dashboard(context: typer.Context) -> None:
 
 
 @reads_its_own_options
+def schedules(context: typer.Context) -> None:
+    """Measure schedules that are due in one minute, until the first batch of each run is handed in, on its own stack.
+
+    `tokenmill bench schedules --help` lists its options.
+    """
+    _require_checkout(context)
+    from cli.embedded.launcher import BenchLauncher
+    from lab.schedules.command import parse, run
+
+    raise typer.Exit(run(parse(context.args), BenchLauncher))
+
+
+@reads_its_own_options
 def chaos(context: typer.Context) -> None:
     """Kill, stop and disconnect the parts of its own stack, and check that nothing is lost, repeated or billed twice.
 

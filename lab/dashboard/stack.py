@@ -39,7 +39,7 @@ def running_stack(make_launcher: Callable[[Path], Launcher]) -> Iterator[Dashboa
     launcher = make_launcher(folder)
     server = launcher.postgres()
     try:
-        _start_counting(server)
+        start_counting(server)
         database_url = f"postgresql://tokenmill@/tokenmill?host={server.socket.parent}"
         upgrade(database_url)
         engine = connect(database_url, connections=_CONNECTIONS)
@@ -66,7 +66,7 @@ def _environment(folder: Path, database_url: str) -> dict[str, str]:
     }
 
 
-def _start_counting(server: Server) -> None:
+def start_counting(server: Server) -> None:
     """Start Postgres with a new database, and restart it with the extension that only loads at startup."""
     server.process.start()
     server.process.wait_until_ready()
