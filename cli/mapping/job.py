@@ -14,7 +14,7 @@ from features.pipelines.rows.lines.table_shape import Shape, output_schema, requ
 from features.pipelines.rows.outputs.column_types import answer_columns
 from features.pipelines.rows.sources.files import Format
 from features.pipelines.rows.sources.source import Source
-from features.pipelines.rows.templates.template import Template, check
+from features.pipelines.rows.templates.template import CheckedTemplate, check
 from jobs.errors import InputError
 
 
@@ -23,7 +23,7 @@ class MapJob:
     """One table through one prompt and one model."""
 
     source: Source
-    template: Template
+    template: CheckedTemplate
     ask: Ask
     shape: Shape
     form: Format

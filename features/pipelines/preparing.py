@@ -16,7 +16,7 @@ from features.pipelines.rows.lines.requests import shown_to
 from features.pipelines.rows.outputs.kept_columns import dumped
 from features.pipelines.rows.templates.cpu_time import CpuTime
 from features.pipelines.rows.templates.renderer import Rendered, Renderer, RowError
-from features.pipelines.rows.templates.template import Template, check
+from features.pipelines.rows.templates.template import Template, parse
 from features.pipelines.spec import Step
 from features.pipelines.step_rows import StepRow, encode, read_rows
 from features.pipelines.steps import Prepared
@@ -77,7 +77,7 @@ class Preparation:
         self._storage = storage
         self._context = context
         self._step = step
-        self._template = check(step.prompt)
+        self._template = parse(step.prompt)
         self._settings = settings
         self._moves = moves
         self._cpu = cpu

@@ -15,7 +15,7 @@ from features.pipelines.preparing import SourceRow
 from features.pipelines.requests import line_of
 from features.pipelines.rows.templates.cpu_time import CpuTime
 from features.pipelines.rows.templates.renderer import Renderer, RowError
-from features.pipelines.rows.templates.template import check
+from features.pipelines.rows.templates.template import parse
 from features.pipelines.settings import PipelineSettings
 from features.pipelines.sources.store_files import TakenFiles
 from features.pipelines.spec import Step
@@ -79,7 +79,7 @@ def _has_more(taken: TakenFiles) -> bool:
 
 def _lines(context: RunContext, step: Step, rows: Iterator[SourceRow], *, cpu: CpuTime) -> Iterator[bytes | RowError]:
     custom_ids: deque[str] = deque()
-    template = check(step.prompt)
+    template = parse(step.prompt)
 
     def contexts() -> Iterator[Mapping[str, Any]]:
         for row in rows:

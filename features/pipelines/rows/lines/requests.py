@@ -10,7 +10,7 @@ import orjson
 
 from features.pipelines.rows.sources.source import Source
 from features.pipelines.rows.templates.renderer import Message, Renderer, RowError
-from features.pipelines.rows.templates.template import Template
+from features.pipelines.rows.templates.template import CheckedTemplate, Template
 from jobs.errors import InputError
 
 ENDPOINT = "/v1/chat/completions"
@@ -64,7 +64,7 @@ def index_of(custom_id: object) -> int | None:
     return int(text.removeprefix("row-")) if text.startswith("row-") and text[4:].isdecimal() else None
 
 
-def require_columns(template: Template, columns: Sequence[str] | None) -> None:
+def require_columns(template: CheckedTemplate, columns: Sequence[str] | None) -> None:
     """Raise InputError if a template uses a column that no row has, if the columns are known."""
     if columns is None:
         return

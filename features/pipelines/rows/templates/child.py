@@ -1,22 +1,23 @@
 """The rendering process: reads a prompt's parts, then groups of rows, and writes the outcome of each row.
 
-It is confined before it reads anything, and ends with its parent. A row that exceeds its limits kills it.
+It is a fork, confined before it compiles or renders anything, and ends with its parent. A row that exceeds its limits
+kills it.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import signal
-import sys
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from functools import partial
+from typing import IO, Any
 
 import minijinja
 import orjson
 
-from confined.isolation import address_space_bytes, confine, seal
+from confined import warm_child
+from confined.isolation import address_space_bytes, confine
 from features.pipelines.rows.templates.frames import read_frame, write_frame
 from features.pipelines.rows.templates.limits import FUNCTIONS
 
@@ -33,14 +34,13 @@ _INTEGERS = range(-(1 << 127), 1 << 128)
 
 
 def main() -> None:
-    """Serve one parent over standard input and output."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is handled by the parent
-    source, answers = sys.stdin.buffer, sys.stdout.buffer
-    parent_id = os.getppid()
-    memory_bytes = address_space_bytes()
-    seal()
+    """Fork for one parent; each fork serves one prompt."""
+    warm_child.serve(b"", partial(_serve, address_space_bytes()))
+
+
+def _serve(loaded_bytes: int, source: IO[bytes], answers: IO[bytes], parent_id: int) -> None:
     settings = read_frame(source)
-    confine(memory_bytes + settings["memory_bytes"], parent_id=parent_id)
+    confine(loaded_bytes + settings["memory_bytes"], parent_id=parent_id)
     renderer = _Renderer(settings)
     write_frame(answers, renderer.compiled())
     while True:

@@ -39,4 +39,4 @@ class Limits:
     silence_seconds: float = 60.0
     """Wall time after which a silent renderer is killed: longer than its CPU seconds on a busy machine."""
     max_deaths: int = 100
-    """Rows of one input that may kill their renderer: starting another takes some 50 ms."""
+    """Rows of one input that may kill their renderer: forking another takes some 4 ms of processor time."""

@@ -1,4 +1,4 @@
-"""The parent's side of a rendering process: starts it with a prompt's parts, sends rows, ends it.
+"""The parent's side of a rendering process: forks it with a prompt's parts, sends rows, ends it.
 
 It reports why such a process died; the caller decides what to do.
 """
@@ -13,9 +13,11 @@ from typing import Any, cast
 
 import orjson
 
-from confined.child_process import ChildDiedError, ChildProcess
+from confined.child_process import ChildDiedError
+from confined.warm_process import WarmProcessDiedError
 from features.pipelines.rows.templates.frames import LENGTH
 from features.pipelines.rows.templates.limits import Limits
+from features.pipelines.rows.templates.warm import RENDERERS, WarmFork
 
 _OUT_OF_MEMORY = frozenset({signal.SIGABRT})
 _NESTED_TOO_DEEPLY = frozenset({signal.SIGSEGV, signal.SIGBUS})
@@ -36,7 +38,7 @@ class RendererDiedError(Exception):
 class RenderingProcess:
     """A rendering process, created by `start`; unusable after RendererDiedError."""
 
-    _child: ChildProcess
+    _fork: WarmFork
     _limits: Limits
     _waits: Callable[[], None]
     _asked_at: float = 0.0
@@ -47,8 +49,11 @@ class RenderingProcess:
     def start(
         cls, parts: Sequence[str], limits: Limits, *, waits: Callable[[], None] = lambda: None
     ) -> RenderingProcess:
-        """Start a process; its first answer is the check of the parts. `waits` is called periodically meanwhile."""
-        process = cls(ChildProcess.start("features.pipelines.rows.templates.child"), limits, waits)
+        """Start a process; its first answer is the check of the parts. `waits` is called periodically meanwhile.
+
+        Raise RendererDiedError.
+        """
+        process = cls(_forked(), limits, waits)
         settings = {
             "parts": parts,
             "fuel": limits.fuel,
@@ -63,7 +68,7 @@ class RenderingProcess:
         """Send a frame. Raise RendererDiedError on a timeout; if the process is dead, `answer` raises it."""
         self._asked_at = time.monotonic()
         try:
-            self._child.give(
+            self._fork.process.give(
                 LENGTH.pack(len(payload)), payload, give_up_at=time.monotonic() + self._limits.silence_seconds
             )
         except TimeoutError:
@@ -84,20 +89,23 @@ class RenderingProcess:
         return new
 
     def end(self) -> None:
-        """Kill the process."""
-        self._child.end()
+        """Kill the process; idempotent."""
+        self._fork.end()
 
     def _take(self, size: int) -> bytes:
         give_up_at = time.monotonic() + self._limits.silence_seconds
         while True:
             try:
-                return self._child.take(size, min(give_up_at, time.monotonic() + _LOOK_SECONDS))
+                return self._fork.process.take(size, min(give_up_at, time.monotonic() + _LOOK_SECONDS))
             except TimeoutError:
                 if time.monotonic() >= give_up_at:
                     raise self._silence() from None
             except ChildDiedError as death:
                 self._note_end()
                 raise self._death(death) from None
+            except WarmProcessDiedError:  # killed from outside, and the fork with it
+                self._note_end()
+                raise _lost("its parent ended") from None
             self._waits()
 
     def _note_end(self) -> None:
@@ -117,4 +125,15 @@ class RenderingProcess:
             return RendererDiedError("is nested too deeply", is_by_row=True)
         if -death.code == signal.SIGPROF:
             return RendererDiedError(f"takes more than {self._limits.cpu_seconds:g} s", is_by_row=True)
-        return RendererDiedError(f"lost its process ({death})", is_by_row=False)
+        return _lost(str(death))
+
+
+def _forked() -> WarmFork:
+    try:
+        return RENDERERS.fork()
+    except WarmProcessDiedError:
+        raise _lost("it did not start") from None
+
+
+def _lost(reason: str) -> RendererDiedError:
+    return RendererDiedError(f"lost its process ({reason})", is_by_row=False)

@@ -1,4 +1,4 @@
-"""Renders rows with a checked template, in order: each becomes messages or an error. A bad row affects no other."""
+"""Renders rows with a template, in order: each becomes messages or an error. A bad row affects no other."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Self
 from features.pipelines.rows.templates.cpu_time import CpuTime
 from features.pipelines.rows.templates.limits import Limits
 from features.pipelines.rows.templates.process import RendererDiedError, RenderingProcess
-from features.pipelines.rows.templates.template import Template
+from features.pipelines.rows.templates.template import Template, compiled
 from jobs.errors import InputError
 from tokenmill.row_json import as_shown, dumps
 
@@ -78,7 +78,8 @@ class Renderer:
     def render(self, contexts: Iterable[Mapping[str, Any] | RowError]) -> Iterator[Rendered | RowError]:
         """Yield the outcome of each row in order, reading some rows ahead; a RowError is passed through.
 
-        Raise InputError once more than `max_deaths` rows have killed their renderer, or all used too much CPU time.
+        Raise InputError once more than `max_deaths` rows have killed their renderer, or all used too much CPU time, and
+        TemplateRefusedError at the first row if the template does not compile.
         """
         for group in _groups(_encoded(context, self._limits) for context in contexts):
             yield from self._rendered(group)
@@ -126,10 +127,7 @@ class Renderer:
 
     def _started(self) -> RenderingProcess:
         if self._process is None:
-            sources = [part.source for part in self._template.parts]
-            process = RenderingProcess.start(sources, self._limits, waits=self._waits)
-            self._process = process
-            process.answer()  # the answer to the parts, which `check` has already read
+            self._process, _ = compiled(self._template, self._limits, waits=self._waits)
         return self._process
 
     def _count_cpu(self, process: RenderingProcess | None) -> None:

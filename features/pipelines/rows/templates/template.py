@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from features.pipelines.rows.templates.errors import TemplateRefusedError
 from features.pipelines.rows.templates.limits import FUNCTIONS, MAX_SOURCE_BYTES, Limits
@@ -10,27 +12,31 @@ from features.pipelines.rows.templates.parts import Part, parts_of
 from features.pipelines.rows.templates.process import RendererDiedError, RenderingProcess
 from features.pipelines.rows.templates.rules import first_problem
 from features.pipelines.rows.templates.tokens import blocks_of
+from jobs.errors import ServiceError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Template:
-    """A checked template, created by `check`."""
+    """A template of allowed code, created by `parse`; only compiling it tells whether all of it is valid."""
 
     parts: tuple[Part, ...]
-    names: frozenset[str]
-    """The names that it reads and does not set itself: columns of a row, or `row` for the whole row."""
     words: frozenset[str]
-    """All names in its code that may be a row's, including those that it sets itself.
+    """All names in its code that may be a row's, including those that it sets itself."""
 
-    `names` is incomplete: minijinja finds none in slices and in arguments of filter blocks, nor one set from itself.
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckedTemplate(Template):
+    """A template that compiles, created by `check`."""
+
+    names: frozenset[str]
+    """The names that it reads and does not set itself: columns of a row, or `row` for the whole row.
+
+    They are incomplete: minijinja finds none in slices and in arguments of filter blocks, nor one set from itself.
     """
 
 
-def check(source: str, *, limits: Limits | None = None) -> Template:
-    """Return a template that can be rendered. Raise TemplateRefusedError with the place and what is allowed.
-
-    It compiles in a separate process, as deeply nested code crashes the compiler.
-    """
+def parse(source: str) -> Template:
+    """Return a template whose code is allowed. Raise TemplateRefusedError with the place and what is allowed."""
     size = len(source.encode(errors="replace"))
     if size > MAX_SOURCE_BYTES:
         raise TemplateRefusedError(
@@ -43,7 +49,42 @@ def check(source: str, *, limits: Limits | None = None) -> Template:
         line, column = _place(source, position)
         raise TemplateRefusedError(message, line=line, column=column)
     parts = parts_of(source)
-    return Template(parts=parts, names=_names_in(parts, limits or Limits()), words=_words_in(parts))
+    return Template(parts=parts, words=_words_in(parts))
+
+
+def check(source: str, *, limits: Limits | None = None) -> CheckedTemplate:
+    """Return a template that can be rendered. Raise TemplateRefusedError as `parse` does, or if it does not compile.
+
+    It compiles in a separate process, as deeply nested code crashes the compiler. Raise ServiceError if somebody kills
+    that.
+    """
+    template = parse(source)
+    try:
+        process, names = compiled(template, limits or Limits())
+    except RendererDiedError as death:
+        raise ServiceError(f"the template {death.reason} while it was checked; try again") from None
+    process.end()
+    return CheckedTemplate(parts=template.parts, words=template.words, names=names)
+
+
+def compiled(
+    template: Template, limits: Limits, *, waits: Callable[[], None] = lambda: None
+) -> tuple[RenderingProcess, frozenset[str]]:
+    """Return a process that has compiled a template, and the names of `CheckedTemplate`.
+
+    `waits` is called periodically, and an exception from it ends the process. Raise TemplateRefusedError, or
+    RendererDiedError if the process was killed from outside.
+    """
+    process = RenderingProcess.start([part.source for part in template.parts], limits, waits=waits)
+    try:
+        return process, _names(process.answer(), template.parts)
+    except RendererDiedError as death:
+        if not death.is_by_row:
+            raise
+        raise TemplateRefusedError(f"the template {death.reason}. Make it simpler.") from None
+    except BaseException:
+        process.end()
+        raise
 
 
 def _place(source: str, position: int) -> tuple[int, int]:
@@ -59,14 +100,7 @@ def _words_in(parts: tuple[Part, ...]) -> frozenset[str]:
     return frozenset(words - FUNCTIONS)
 
 
-def _names_in(parts: tuple[Part, ...], limits: Limits) -> frozenset[str]:
-    process = RenderingProcess.start([part.source for part in parts], limits)
-    try:
-        answer = process.answer()
-    except RendererDiedError as death:
-        raise TemplateRefusedError(f"the template {death.reason}. Make it simpler.") from None
-    finally:
-        process.end()
+def _names(answer: Mapping[str, Any], parts: tuple[Part, ...]) -> frozenset[str]:
     if "error" in answer:
         first_line = parts[answer["part"]].first_line
         raise TemplateRefusedError(

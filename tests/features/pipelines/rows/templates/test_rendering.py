@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Iterator, Mapping
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
 from features.pipelines.rows.templates.cpu_time import CpuTime
+from features.pipelines.rows.templates.errors import TemplateRefusedError
 from features.pipelines.rows.templates.limits import Limits
 from features.pipelines.rows.templates.renderer import Rendered, Renderer, RowError
-from features.pipelines.rows.templates.template import check
+from features.pipelines.rows.templates.template import check, parse
 from jobs.errors import InputError
 
 
@@ -142,12 +145,17 @@ def killing(renderer_of: list[int], rows: list[dict[str, Any]], *, at: int) -> I
         yield row
 
 
-def renderers() -> list[int]:
+def warm_processes() -> list[psutil.Process]:
     return [
-        child.pid
+        child
         for child in psutil.Process().children()
         if child.status() != psutil.STATUS_ZOMBIE and "features.pipelines.rows.templates.child" in child.cmdline()
     ]
+
+
+def renderers() -> list[int]:
+    """Return the forks that render now."""
+    return [fork.pid for warm in warm_processes() for fork in warm.children()]
 
 
 def test_a_renderer_that_somebody_killed_costs_no_row() -> None:
@@ -157,6 +165,37 @@ def test_a_renderer_that_somebody_killed_costs_no_row() -> None:
         assert len(running) == 1
         rows = [{"x": number} for number in range(200)]
         assert [said(one) for one in renderer.render(killing(running, rows, at=100))] == [str(n) for n in range(200)]
+    assert renderers() == []
+
+
+def test_a_warm_process_that_somebody_killed_while_it_rendered_or_was_idle_costs_no_row() -> None:
+    with Renderer(check("{{ x }}")) as renderer:
+        assert [said(one) for one in renderer.render([{"x": 1}])] == ["1"]
+        running = [warm.pid for warm in warm_processes()]
+        rows = [{"x": number} for number in range(200)]
+        assert [said(one) for one in renderer.render(killing(running, rows, at=100))] == [str(n) for n in range(200)]
+    for warm in warm_processes():
+        warm.kill()
+        warm.wait()
+    assert rendered("{{ x }}", {"x": 1}) == ["1"]
+
+
+def test_each_renderer_is_a_new_fork_of_a_process_that_is_kept() -> None:
+    forks, kept = [], set[int]()
+    for _ in range(3):
+        with Renderer(check("{{ x }}")) as renderer:
+            assert [said(one) for one in renderer.render([{"x": 1}])] == ["1"]
+            forks += renderers()
+        kept |= {warm.pid for warm in warm_processes()}
+    assert len(set(forks)) == 3
+    assert len(kept) == len(warm_processes())
+
+
+def test_a_template_that_does_not_compile_is_refused_before_a_row_is_rendered() -> None:
+    template = parse("# system:\nS\n# user:\n{{ x }}\n{{ x y }}")
+    with Renderer(template) as renderer, pytest.raises(TemplateRefusedError) as caught:
+        list(renderer.render([{"x": 1}]))
+    assert (caught.value.line, caught.value.column) == (5, 6)
     assert renderers() == []
 
 
@@ -199,8 +238,20 @@ def test_the_renderer_knows_no_secret_of_its_parent(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("TOKENMILL_API_KEY", "tm-secret")
     with Renderer(check("{{ x }}")) as renderer:
         list(renderer.render([{"x": 1}]))
+        for process in (*warm_processes(), *map(psutil.Process, renderers())):
+            assert set(process.environ()) == {"PYTHONPATH", "PYTHONDONTWRITEBYTECODE", "LC_ALL"}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's filters are Linux'")
+def test_a_renderer_has_its_own_filter_of_calls_and_its_own_memory() -> None:
+    limits = Limits(memory_bytes=64 << 20)
+    with Renderer(check("{{ x }}"), limits=limits) as renderer:
+        list(renderer.render([{"x": 1}]))
         (pid,) = renderers()
-        assert set(psutil.Process(pid).environ()) == {"PYTHONPATH", "PYTHONDONTWRITEBYTECODE", "LC_ALL"}
+        assert "Seccomp:\t2\n" in Path(f"/proc/{pid}/status").read_text()
+        loaded = psutil.Process(pid).memory_info().vms - limits.memory_bytes
+        most, _ = psutil.Process(pid).rlimit(psutil.RLIMIT_AS)
+        assert loaded < most < loaded + 2 * limits.memory_bytes
 
 
 def test_a_value_of_a_row_starts_no_message() -> None:
