@@ -10,6 +10,7 @@ import logging
 import sys
 import threading
 import time
+from collections.abc import Callable
 
 from celery import Celery
 from sqlalchemy.orm import Session, sessionmaker
@@ -22,7 +23,7 @@ from jobs.batches.sweeps import DueBatch
 from jobs.batches.validation import validate_batch
 from jobs.database import connect, sessions, transaction
 from jobs.settings import Settings
-from jobs.states import BatchState
+from jobs.states import TERMINAL_BATCH_STATES, BatchState
 from jobs.storage import Storage, store_marker
 from jobs.telemetry import serving
 from jobs.telemetry.collector import start_traces
@@ -30,7 +31,7 @@ from jobs.telemetry.declared import CONTROL, FINALISATION_SECONDS, VALIDATION_SE
 from jobs.telemetry.meters import Meter, Meters
 from jobs.telemetry.traces import NO_TRACES, Traces
 from workers.app import CONTROL_QUEUE, FINALISE_TASK, VALIDATE_TASK, make_app, run_worker
-from workers.control_work import ControlParts
+from workers.control_work import ControlParts, Running
 from workers.purging import Purging
 from workers.turns.due_batches import MAX_BATCHES, DueBatches
 from workers.turns.flow_turns import CONNECTIONS
@@ -54,21 +55,29 @@ class Control:
         hold_sessions: sessionmaker[Session] | None = None,
         meters: Meters | None = None,
         traces: Traces = NO_TRACES,
+        has_ended: Callable[[], None] = lambda: None,
     ) -> None:
-        """`hold_sessions` renew claims on separate connections; without them, renewals share those of `sessions`."""
+        """`hold_sessions` renew claims on separate connections; without them, renewals share those of `sessions`.
+
+        `has_ended` is called when a batch has ended.
+        """
         self._sessions = sessions
         self._hold_sessions = hold_sessions
         self._storage = storage
         self._settings = settings
         self._meters = meters or Meters(CONTROL)
         self._traces = traces
+        self._has_ended = has_ended
 
     def do(self, due: DueBatch) -> bool:
         """Validate a batch or write its files; return False if another worker has claimed it."""
         work = self.validate if due.state is BatchState.VALIDATING else self.finalise
         name = "validate" if due.state is BatchState.VALIDATING else "finalise"
         with self._traces.span(name, parent=self._trace_of(due.batch_id), batch_id=due.batch_id):
-            return work(due.batch_id) is not None
+            outcome = work(due.batch_id)
+        if outcome in TERMINAL_BATCH_STATES:
+            self._has_ended()
+        return outcome is not None
 
     def _trace_of(self, batch_id: str) -> str | None:
         if not self._traces.is_on:
@@ -126,7 +135,21 @@ def main(settings: Settings) -> None:
     hold_sessions = sessions(connect(settings.database_url, connections=_HOLD_CONNECTIONS))
     storage = Storage.of(settings)
     store_marker.bind(maker, storage)
-    control = Control(maker, storage, settings, hold_sessions=hold_sessions, meters=meters, traces=traces)
+    running: list[Running] = []
+
+    def has_ended() -> None:
+        for each in running:
+            each.wake()  # it may wait for this batch
+
+    control = Control(
+        maker,
+        storage,
+        settings,
+        hold_sessions=hold_sessions,
+        meters=meters,
+        traces=traces,
+        has_ended=has_ended,
+    )
     handed = ControlParts(
         sessions=maker,
         hold_sessions=hold_sessions,
@@ -137,15 +160,8 @@ def main(settings: Settings) -> None:
         is_stopping=stop.is_set,
     )
     recipes = [make_recipe(handed) for make_recipe in parts("recipes")]
-    running = [flow_turns(recipes, handed), *(work.make(handed) for work in works)]
-
-    def do(batch: DueBatch) -> bool:
-        is_done = control.do(batch)
-        for each in running:
-            each.wake()  # it may have ended
-        return is_done
-
-    due = DueBatches(maker, do=do, settings=settings)
+    running += [flow_turns(recipes, handed), *(work.make(handed) for work in works)]
+    due = DueBatches(maker, do=control.do, settings=settings)
     register(app, due)
     due.start()
     for each in running:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
+from itertools import count
 from typing import Any
 
 import pytest
@@ -22,7 +24,7 @@ from jobs.storage import Storage
 from jobs.tables import Batch, Tenant
 from workers.app import FINALISE_TASK, VALIDATE_TASK, make_app
 from workers.control import Control, register
-from workers.turns.due_batches import DueBatches, Turns
+from workers.turns.due_batches import FRESH_SECONDS, DueBatches, Turns
 
 NEVER = 10_000.0
 """Poll interval in seconds: so long that every pick has another reason."""
@@ -41,11 +43,16 @@ def due(batch_id: str, tenant_id: str = "a", priority: Priority = NORMAL, *, wai
 
 def taken(*batches: DueBatch) -> list[str]:
     """Return the ids in the order in which they are taken up."""
-    turns, left, order = Turns(), list(batches), []
-    while (first := turns.first(left, ANY)) is not None:
-        left.remove(first)
+    turns, order = Turns(), []
+    turns.renew(batches)
+    while (first := turns.take_next(ANY)) is not None:
         order.append(first.batch_id)
     return order
+
+
+def first(turns: Turns, waiting: Sequence[DueBatch], wanted: Wanted) -> DueBatch | None:
+    turns.renew(waiting)
+    return turns.take_next(wanted)
 
 
 def test_classes_come_first_then_age() -> None:
@@ -77,24 +84,24 @@ def test_an_old_backlog_goes_before_others_once_and_then_takes_turns() -> None:
 def test_a_tenant_that_was_served_long_ago_ages_again() -> None:
     now = 0.0
     turns = Turns(monotonic=lambda: now)
-    assert turns.first([due("first", priority=BULK)], ANY) is not None
+    assert first(turns, [due("first", priority=BULK)], ANY) is not None
     now = AGE_OF_BULK.total_seconds()
     aged = due("aged", priority=BULK, waited=now)
-    assert turns.first([due("normal", "a"), aged, due("young", priority=BULK)], ANY) is aged
+    assert first(turns, [due("normal", "a"), aged, due("young", priority=BULK)], ANY) is aged
 
 
 def test_only_the_allowed_classes_are_taken_up() -> None:
-    assert Turns().first([due("bulk", priority=BULK)], Wanted(classes=[URGENT, NORMAL])) is None
+    assert first(Turns(), [due("bulk", priority=BULK)], Wanted(classes=[URGENT, NORMAL])) is None
 
 
 def test_above_those_that_are_full_a_newcomer_is_taken_up_when_it_has_the_turn() -> None:
     full = Wanted(classes=[URGENT], newcomer_classes=[NORMAL], present={"a"})
     mine, other = due("mine", "a", waited=5), due("other", "b")
     turns = Turns()
-    assert turns.first([mine], full) is None
-    assert turns.first([mine], ANY) is mine
-    assert turns.first([mine, other], full) is other
-    assert turns.first([mine, due("again", "b")], full) is None, "now it was served last"
+    assert first(turns, [mine], full) is None
+    assert first(turns, [mine], ANY) is mine
+    assert first(turns, [mine, other], full) is other
+    assert first(turns, [mine, due("again", "b")], full) is None, "now it was served last"
 
 
 class HeldWork:
@@ -134,8 +141,10 @@ def start(maker: sessionmaker[Session], settings: Settings, held: HeldWork) -> I
     """Start a search for due batches, with `work` as the work on each."""
     started: list[DueBatches] = []
 
-    def start(do: Callable[[DueBatch], bool], **changed: Any) -> DueBatches:
-        made = DueBatches(maker, do=do, settings=settings.model_copy(update=changed))
+    def start(
+        do: Callable[[DueBatch], bool], *, monotonic: Callable[[], float] = time.monotonic, **changed: Any
+    ) -> DueBatches:
+        made = DueBatches(maker, do=do, settings=settings.model_copy(update=changed), monotonic=monotonic)
         made.start()
         started.append(made)
         return made
@@ -170,7 +179,8 @@ def test_better_batches_pass_two_long_validations(
     with maker.begin() as session:
         other = tenants.create_tenant(session, "other", limit_tokens=1_000_000, best_priority=AskedPriority.URGENT)
     bulk = [submit([line(0)], priority=BULK) for _ in range(4)]
-    looking = start(held.do, claim_alone_seconds=NEVER, hint_again_seconds=NEVER)
+    every_poll_is_old = count(step=FRESH_SECONDS).__next__
+    looking = start(held.do, monotonic=every_poll_is_old, claim_alone_seconds=NEVER, hint_again_seconds=NEVER)
     assert set(held.until_begun(2)) == set(bulk[:2])
     normal = submit([line(0)], tenant=other)
     looking.wake()
@@ -222,6 +232,30 @@ def test_while_nothing_is_open_a_look_is_one_short_question(
     for _ in range(3):
         assert looked.acquire(timeout=60)
     assert all(statement.startswith("SELECT EXISTS (SELECT FROM batch") for statement in sent), sent
+
+
+def test_what_one_poll_has_found_is_taken_up_without_another_until_it_is_old(
+    maker: sessionmaker[Session], start: Start, held: HeldWork, submit: Submit, line: MakeLine
+) -> None:
+    polls, now = list[str](), 0.0
+
+    def note(_: object, __: object, statement: str, *___: object) -> None:
+        if "row_number" in statement:
+            polls.append(statement)
+
+    event.listen(maker.kw["bind"], "before_cursor_execute", note)
+    batches = [submit([line(0)]) for _ in range(4)]
+    looking = start(held.do, monotonic=lambda: now, claim_alone_seconds=NEVER, hint_again_seconds=NEVER)
+    assert set(held.until_begun(2)) == set(batches[:2])
+    batches.append(submit([line(0)]))
+    looking.wake()
+    held.release()
+    assert set(held.until_begun(4)) == set(batches[:4])
+    now = FRESH_SECONDS
+    looking.wake()
+    assert held.until_begun(5)[4:] == batches[4:]
+    looking.stop()
+    assert len(polls) <= 3, "one for the first four, one for the fifth, and one when it had begun"
 
 
 def test_a_batch_that_cannot_be_finished_does_not_keep_others_from_their_end(

@@ -9,7 +9,10 @@ import pytest
 from sqlalchemy.orm import Session, sessionmaker
 
 from flows.due import Due
-from workers.turns.flow_turns import MAX_AT_ONCE, FlowTurns
+from workers.turns.flow_turns import FRESH_SECONDS, MAX_AT_ONCE, FlowTurns
+
+NEVER = 10_000.0
+"""Poll interval in seconds: so long that every poll has another reason."""
 
 
 class HeldFlows:
@@ -17,12 +20,14 @@ class HeldFlows:
 
     def __init__(self, ids: Sequence[str]) -> None:
         self.begun: list[str] = []
+        self.num_finds = 0
         self._due = {flow_id: Due(id=flow_id, tenant_id=flow_id[0], recipe=flow_id[1:-1]) for flow_id in ids}
         self._released: set[str] = set()
         self._changed = threading.Condition()
 
     def find(self, _: Session) -> list[Due]:
         with self._changed:
+            self.num_finds += 1
             return list(self._due.values())
 
     def advance(self, due: Due) -> bool:
@@ -83,3 +88,41 @@ def test_flows_of_another_recipe_of_the_same_tenant_do_not_wait(maker: sessionma
     finally:
         flows.release("a-index-1", "a-index-2", "a-run-1", "a-run-2")
         turns.stop()
+
+
+def test_what_one_poll_has_found_is_begun_without_another_until_it_is_old(
+    maker: sessionmaker[Session], flows: HeldFlows
+) -> None:
+    now = 0.0
+    turns = FlowTurns(sessions=maker, find=flows.find, advance=flows.advance, look_seconds=NEVER, monotonic=lambda: now)
+    turns.start()
+    flows.until_begun(MAX_AT_ONCE)
+    for number, (ended, then) in enumerate((("b1", "i1"), ("d1", "b2"), ("i1", "d2"), ("c1", "i2")), start=1):
+        flows.release(ended)
+        assert flows.until_begun(MAX_AT_ONCE + number)[-1] == then
+    assert flows.num_finds == 1
+    now = FRESH_SECONDS
+    flows.release("a1")
+    flows.until_begun(MAX_AT_ONCE + 5)
+    assert flows.num_finds == 2
+    flows.release(*FIRST, *LATER)
+    turns.stop()
+
+
+def test_a_flow_that_another_worker_has_keeps_no_other_from_its_turn(maker: sessionmaker[Session]) -> None:
+    ids = [f"{tenant}1" for tenant in "abcdefghijklmnop"]
+    flows = HeldFlows(ids)
+
+    def elsewhere(due: Due) -> bool:
+        flows.advance(due)
+        return False
+
+    turns = FlowTurns(sessions=maker, find=flows.find, advance=elsewhere, look_seconds=NEVER)
+    turns.start()
+    flows.until_begun(MAX_AT_ONCE)
+    for number, flow_id in enumerate(ids[:-MAX_AT_ONCE], start=1):
+        flows.release(flow_id)
+        assert flows.until_begun(MAX_AT_ONCE + number)[-1] == ids[MAX_AT_ONCE + number - 1]
+    flows.release(*ids)
+    turns.stop()
+    assert flows.num_finds == 1, "another poll would find the same ones again"

@@ -5,6 +5,7 @@ Two at a time, with extra slots for batches of a higher class and for newcomers.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -29,6 +30,9 @@ NUM_SLOTS = 2
 MAX_BATCHES = NUM_SLOTS + MOST_ABOVE
 """Most batches at once."""
 
+FRESH_SECONDS = 0.25
+"""How long batches that a poll has found are begun without another poll: a new one of a better class waits as long."""
+
 
 class Turns:
     """Decides which batch is next: by class, with ageing as for chunks, then the least recently served tenant.
@@ -42,10 +46,17 @@ class Turns:
         self._queue: TurnQueue[DueBatch] = TurnQueue()
         self._served_at: dict[tuple[str, Priority], float] = {}
 
-    def first(self, due: Iterable[DueBatch], wanted: Wanted) -> DueBatch | None:
-        """Return the next batch that may be opened, and record its tenant as served."""
+    @property
+    def num_waiting(self) -> int:
+        return len(self._queue)
+
+    def renew(self, due: Iterable[DueBatch]) -> None:
+        """Replace the batches that wait."""
         by_age = sorted(due, key=lambda batch: (-batch.waited, batch.batch_id))
         self._queue.renew((batch.tenant_id, batch) for batch in by_age)
+
+    def take_next(self, wanted: Wanted) -> DueBatch | None:
+        """Remove and return the next batch that may be opened, and record its tenant as served."""
         in_order = sorted(self._queue, key=self._rank)
         chosen = next((place for place in in_order if place.work.priority in wanted.classes), None)
         chosen = chosen or self._first_newcomer(in_order, wanted)
@@ -86,6 +97,7 @@ class DueBatches:
         self._settings = settings
         self._monotonic = monotonic
         self._turns = Turns(monotonic=monotonic)
+        self._found_at = -math.inf
         self._slots = Slots(NUM_SLOTS)
         self._lock = threading.Lock()
         self._left_until: dict[tuple[str, BatchState], float | None] = {}  # None: being done
@@ -115,9 +127,9 @@ class DueBatches:
 
     def _take_up_next(self, session: Session) -> bool:
         wanted = self._slots.wanted
-        if not wanted.all_classes or not sweeps.is_any_open(session):
+        if not wanted.all_classes:
             return False
-        chosen = self._turns.first(sweeps.due_batches(session, but_for=self._left()), wanted)
+        chosen = self._chosen(session, wanted)
         if chosen is None:
             return False
         self._leave(chosen, until=None)
@@ -125,6 +137,19 @@ class DueBatches:
         what = f"{chosen.batch_id} state={chosen.state}"
         self._looker.begin(what, partial(self._do, chosen), then=partial(self._close, chosen))
         return True
+
+    def _chosen(self, session: Session, wanted: Wanted) -> DueBatch | None:
+        """Return the next batch of the last poll, or poll if none is left of it or it is too long ago."""
+        fresh_seconds = self._found_at + FRESH_SECONDS - self._monotonic()
+        if fresh_seconds > 0 and self._turns.num_waiting:
+            chosen = self._turns.take_next(wanted)
+            if chosen is None:  # there may be a new one of a better class
+                self._looker.look_within(fresh_seconds)
+            return chosen
+        is_any_open = sweeps.is_any_open(session)
+        self._turns.renew(sweeps.due_batches(session, but_for=self._left()) if is_any_open else ())
+        self._found_at = self._monotonic()
+        return self._turns.take_next(wanted)
 
     def _left(self) -> list[tuple[str, BatchState]]:
         """Return the batches that are in progress or were tried recently."""

@@ -5,7 +5,9 @@ The flows of recipes are found in one query.
 
 from __future__ import annotations
 
+import math
 import threading
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -19,6 +21,8 @@ MAX_AT_ONCE = 8
 """Flows in progress in one control worker."""
 CONNECTIONS = 4
 """Connections: one for polling, and others for statements, which are short: the store is called in between."""
+FRESH_SECONDS = 0.5
+"""How long flows that a poll has found are begun without another poll, which is slow while thousands are under way."""
 
 
 class FlowTurns:
@@ -31,13 +35,16 @@ class FlowTurns:
         find: Callable[[Session], Sequence[Due]],
         advance: Callable[[Due], bool],
         look_seconds: float,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """`advance` returns False if another worker has claimed the flow.
 
-        `find` only reads, with each statement in autocommit.
+        `find` is called with each statement in autocommit.
         """
         self._find = find
         self._advance = advance
+        self._monotonic = monotonic
+        self._found_at = -math.inf
         self._lock = threading.Lock()
         self._under_way: set[str] = set()  # turns with a flow in progress here
         self._queue: TurnQueue[Due] = TurnQueue()
@@ -56,9 +63,28 @@ class FlowTurns:
         self._looker.stop()
 
     def _look(self, session: Session) -> None:
-        self._queue.renew((due.turn, due) for due in self._find(session))
+        """Begin what is left of the last poll, or poll if nothing is or it is too long ago."""
+        if self._is_full():
+            return
+        fresh_seconds = self._found_at + FRESH_SECONDS - self._monotonic()
+        if fresh_seconds > 0 and len(self._queue):
+            self._looker.look_within(fresh_seconds)  # there may be more of other tenants
+        else:
+            self._renew(self._find(session))
+        self._begin_found()
+
+    def _renew(self, found: Sequence[Due]) -> None:
+        with self._lock:
+            self._queue.renew((due.turn, due) for due in found)
+        self._found_at = self._monotonic()
+
+    def _begin_found(self) -> None:
         while not self._looker.is_stopping and (due := self._open_next()) is not None:
             self._looker.begin(due.id, partial(self._advance, due), then=partial(self._close, due))
+
+    def _is_full(self) -> bool:
+        with self._lock:
+            return len(self._under_way) >= MAX_AT_ONCE
 
     def _open_next(self) -> Due | None:
         with self._lock:
@@ -75,3 +101,5 @@ class FlowTurns:
             self._under_way.remove(due.turn)
         if has_moved:
             self._looker.wake()
+        else:
+            self._begin_found()  # without polling, which would find the same flow again

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import random
 import threading
 from collections.abc import Callable
@@ -33,6 +34,7 @@ class Looker:
         self._look = look
         self._looks = KeptSession(sessions)
         self._look_seconds = look_seconds
+        self._within = math.inf
         self._wake = threading.Event()
         self._stop = threading.Event()
         self._executor = ThreadPoolExecutor(num_threads, thread_name_prefix=kind)
@@ -49,6 +51,10 @@ class Looker:
     def wake(self) -> None:
         """Poll now."""
         self._wake.set()
+
+    def look_within(self, seconds: float) -> None:
+        """Poll after this time at the latest; called by `look`."""
+        self._within = max(0.0, seconds)
 
     def stop(self) -> None:
         """Start nothing more, and wait for what is in progress."""
@@ -74,6 +80,7 @@ class Looker:
 
     def _keep_looking(self) -> None:
         while not self._stop.is_set():
+            self._within = math.inf
             self._wake.clear()  # before polling, so that work that arrives meanwhile is polled for again
             try:
                 self._looks.ask(self._look)
@@ -81,5 +88,5 @@ class Looker:
                 log.warning("looking for work failed kind=%s error=%s", self._kind, error)
             except Exception:
                 log.exception("looking for work failed kind=%s", self._kind)  # the thread must survive: no other polls
-            self._wake.wait(self._look_seconds * random.uniform(0.5, 1.0))
+            self._wake.wait(min(self._look_seconds * random.uniform(0.5, 1.0), self._within))
         self._looks.close()
