@@ -9,9 +9,9 @@ import logging
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
-from sqlalchemy import ColumnElement, Table, func, select, text, update
+from sqlalchemy import ColumnElement, Select, Table, func, select, text, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
@@ -30,7 +30,7 @@ from jobs.errors import ConflictError
 from jobs.ids import new_id
 from jobs.pagination import Page
 from jobs.states import EventType
-from jobs.tables.base import one_of
+from jobs.tables.base import Base, one_of
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +38,8 @@ _FLOW, _RUN = cast("Table", Flow.__table__), cast("Table", Run.__table__)  # eac
 
 RECIPE = "run"
 """The value of `flow.recipe`."""
+
+Row = TypeVar("Row", bound=Base)
 
 _STARTED_AT_ONCE = 100
 _INSERTED_AT_ONCE = 1000  # rows per statement, whose number of parameters has 16 bits
@@ -145,28 +147,30 @@ def underway(session: Session, schedule_ids: Collection[str]) -> dict[str, Under
 
 def is_any_to_start(session: Session) -> bool:
     """Tell whether `start_queued` would find a run."""
-    return session.execute(_TO_START, {"limit": 1}).first() is not None
+    return bool(session.scalar(_IS_ANY_TO_START))
 
 
-def start_queued(session: Session) -> list[str]:
-    """Start the first queued run of each pipeline without a run in progress, with the current definition."""
-    rows = session.execute(_TO_START, {"limit": _STARTED_AT_ONCE}).all()
-    started = []
-    for row in rows:
-        # The pipeline's lock admits one starter at a time; the index would refuse a second run.
-        pipeline = session.scalar(
-            select(Pipeline).where(Pipeline.id == row.pipeline_id).with_for_update(skip_locked=True, key_share=True),
-            execution_options={"populate_existing": True},
-        )
-        if pipeline is None:
-            continue
-        run = RUNS.lock(session, row.id)
-        if run is None or run.state != RunState.QUEUED or _is_under_way(session, pipeline.id):
-            continue
-        run.definition = run.definition or pipeline.definition
-        move_run(session, run, RunState.RUNNING)
-        started.append(run.id)
-    return started
+def start_queued(session: Session, *, most: int = _STARTED_AT_ONCE) -> list[str]:
+    """Start the first queued run of each pipeline without a run in progress, with the current definition.
+
+    Start at most `most`, in turns between tenants.
+    """
+    rows = session.execute(_TO_START, {"limit": most}).all()
+    # The pipeline's lock admits one starter at a time; the index would refuse a second run.
+    free = select(Pipeline).where(Pipeline.id.in_([row.pipeline_id for row in rows])).order_by(Pipeline.id)
+    pipelines = {pipeline.id: pipeline for pipeline in _locked(session, free, skip_locked=True)}
+    first = select(Run).where(Run.id.in_([row.id for row in rows]), Run.pipeline_id.in_(pipelines))
+    runs = _locked(session, first.order_by(Run.id))
+    under_way = Flow.lane.in_(pipelines) & Flow.state.in_(CLAIMABLE_STATES)
+    busy = set(session.scalars(select(Flow.lane).where(under_way)))
+    starting = [run for run in runs if run.state == RunState.QUEUED and run.pipeline_id not in busy]
+    now = session.scalar(select(func.now()))
+    for run in starting:
+        run.definition = run.definition or pipelines[run.pipeline_id].definition
+        run.started_at = now
+        RUNS.enter(session, run, RunState.RUNNING)
+    session.flush()
+    return [run.id for run in starting]
 
 
 def cancel_run(session: Session, tenant_id: str, run_id: str, *, reason: str) -> Run:
@@ -191,16 +195,14 @@ def stop_all(session: Session, of_schedule: str, *, but: Collection[str], reason
         Run.state.in_([RunState.QUEUED.value, RunState.RUNNING.value]),
         Run.id.not_in(but),
     )
-    locked = open_runs.order_by(Run.id).with_for_update(key_share=True)
-    for run in session.scalars(locked, execution_options={"populate_existing": True}).all():
+    for run in _locked(session, open_runs.order_by(Run.id)):
         stop(session, run, reason=reason)
 
 
 def stop_queued(session: Session, of: ColumnElement[bool], *, reason: str) -> None:
     """Cancel the queued runs that match `of`."""
-    waiting = select(Run).where(of, Run.state == RunState.QUEUED.value).order_by(Run.id)
-    locked = waiting.with_for_update(key_share=True)
-    for run in session.scalars(locked, execution_options={"populate_existing": True}).all():
+    waiting = select(Run).where(of, Run.state == RunState.QUEUED.value)
+    for run in _locked(session, waiting.order_by(Run.id)):
         stop(session, run, reason=reason)
 
 
@@ -233,11 +235,9 @@ def end_run(session: Session, run: Run, after: RunState, *, reason: str | None =
 
 
 def move_run(session: Session, run: Run, after: RunState) -> None:
-    """Move a locked run to its next state; nothing else writes `run.state`. Raise IllegalMoveError."""
+    """Move a locked run to its next state after its start. Raise IllegalMoveError."""
     if after in (RunState.SUCCEEDED, RunState.FAILED):
         events.tell_of_late_runs(session, of_run=run.id)  # while it is still late
-    if after is RunState.RUNNING:
-        run.started_at = session.scalar(select(func.now()))
     RUNS.move(session, run, after)
     if after is RunState.FAILED:
         events.tell(session, run, EventType.RUN_FAILED)
@@ -248,9 +248,10 @@ def _caps_of(pipeline: Pipeline) -> dict[str, Any]:
     return {name: pipeline.definition.get(name) for name in ("max_tokens", "max_cost")}
 
 
-def _is_under_way(session: Session, pipeline_id: str) -> bool:
-    mine = Run.pipeline_id == pipeline_id
-    return session.scalar(select(Run.id).where(mine, Run.state.in_(CLAIMABLE_STATES))) is not None
+def _locked(session: Session, query: Select[Row], *, skip_locked: bool = False) -> Sequence[Row]:
+    """Return rows, refreshed and locked until the transaction ends."""
+    locked = query.with_for_update(key_share=True, skip_locked=skip_locked)
+    return session.scalars(locked, execution_options={"populate_existing": True}).all()
 
 
 def _count(session: Session, schedule_id: str, *, has_failed: bool) -> None:
@@ -269,12 +270,19 @@ _COUNT_FAILURE = text("""
     WHERE id = :schedule_id
 """)
 
-_TO_START = text(f"""
-    SELECT DISTINCT ON (run.pipeline_id) run.id, run.pipeline_id
+_CAN_START = f"""
     FROM flow JOIN run ON run.id = flow.id JOIN tenant ON tenant.id = flow.tenant_id
     WHERE flow.recipe = '{RECIPE}' AND flow.ended_at IS NULL AND flow.state = 'queued'
         AND tenant.deleted_at IS NULL AND tenant.disabled_at IS NULL AND NOT EXISTS (
             SELECT FROM flow AS other WHERE other.lane = flow.lane AND {one_of("other.state", CLAIMABLE_STATES)}
         )
-    ORDER BY run.pipeline_id, run.scheduled_for, run.id LIMIT :limit
+"""
+_IS_ANY_TO_START = text(f"SELECT EXISTS (SELECT {_CAN_START})")
+_TO_START = text(f"""
+    SELECT id, pipeline_id FROM (
+        SELECT DISTINCT ON (run.pipeline_id) run.id, run.pipeline_id, flow.tenant_id, run.scheduled_for
+        {_CAN_START}
+        ORDER BY run.pipeline_id, run.scheduled_for, run.id
+    ) AS first
+    ORDER BY row_number() OVER (PARTITION BY tenant_id ORDER BY scheduled_for, id), scheduled_for, id LIMIT :limit
 """)

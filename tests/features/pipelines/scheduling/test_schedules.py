@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import select, text
+from sqlalchemy import event, select, text
 from sqlalchemy.orm import Session, sessionmaker
 
 from features.pipelines import lifecycle
@@ -17,6 +17,7 @@ from features.pipelines.states import RunState
 from features.pipelines.tables import Pipeline, Run, Schedule
 from jobs.accounts.tenants import create_tenant
 from jobs.errors import ConflictError, InputError, LimitError, NotFoundError
+from jobs.ids import new_id
 from jobs.states import IllegalMoveError
 from jobs.tables import Tenant
 from tests.all_settings import Settings
@@ -188,6 +189,30 @@ def test_one_run_of_a_pipeline_is_under_way_at_a_time(
         lifecycle.end_run(one, run, RunState.SUCCEEDED)
     with maker.begin() as one:
         assert {*started, *lifecycle.start_queued(one)} == {first, second}
+
+
+def test_runs_start_together_and_in_turns_between_tenants(
+    maker: sessionmaker[Session], session: Session, tenant: Tenant, settings: Settings
+) -> None:
+    def queue(tenant_id: str, name: str) -> str:
+        pipeline = Pipeline(id=new_id("pipeline"), tenant_id=tenant_id, name=name, definition={})
+        session.add(pipeline)
+        session.commit()
+        run_id = schedules.trigger(session, tenant_id, name, settings=settings).id
+        session.commit()
+        return run_id
+
+    mine = [queue(tenant.id, f"mine-{number}") for number in range(4)]
+    other = queue(create_tenant(session, "other").id, "theirs")
+    sent = list[str]()
+    event.listen(maker.kw["bind"], "before_cursor_execute", lambda *given: sent.append(given[2]))
+    with maker.begin() as starting:
+        assert set(lifecycle.start_queued(starting, most=3)) == {*mine[:2], other}
+    num_statements = len(sent)
+    sent.clear()
+    with maker.begin() as starting:
+        assert lifecycle.start_queued(starting) == mine[2:3] + mine[3:]
+    assert len(sent) == num_statements, "as many for two runs as for three"
 
 
 def test_failures_in_a_row_pause_a_schedule_and_a_success_between_does_not(
