@@ -14,10 +14,11 @@ from features.retrieval.creating import CreateIndex
 from features.retrieval.tables import PassageIndex
 from jobs import served_models
 from jobs.lines.endpoints import LineKind
-from jobs.storage import Storage
+from jobs.storage import Storage, store_owner
 from jobs.tables import Tenant
 from tests.all_settings import Settings
 from tests.features.retrieval.answering import MADE, IndexAnswering
+from tests.features.retrieval.builds import FEW, Builds, MakeBuilds
 from tests.flows.advancers import Indexes, indexes_of
 
 MakeCollection = Callable[..., Collection]
@@ -73,3 +74,25 @@ def run(session: Session, indexes: Indexes, answering: IndexAnswering) -> Run:
         return index
 
     return run
+
+
+@pytest.fixture
+def make_builds(
+    maker: sessionmaker[Session],
+    storage: Storage,
+    settings: Settings,
+    answering: IndexAnswering,
+    make_collection: Callable[..., Collection],
+    model: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> MakeBuilds:
+    """Make a collection, by default of `FEW`, and builds of its indexes, with an embedding model or without one."""
+    monkeypatch.setattr("features.retrieval.segments._MAX_DOCUMENTS", 2)
+    monkeypatch.setattr("features.retrieval.segments._MAX_INPUTS", 2)
+    store_owner.adopt(maker, storage)
+
+    def make(contents: Mapping[str, str] = FEW, *, has_model: bool = True, **owner: Tenant) -> Builds:
+        wishes = {"embedding_model": model} if has_model else {}
+        return Builds(maker, storage, settings, answering, make_collection(contents, **owner), wishes)
+
+    return make
