@@ -40,3 +40,8 @@ def let_time_pass(session: Session) -> None:
 def take_claims(session: Session) -> None:
     """Let all claims end as if the holders had renewed none, though they are alive; committed by the caller."""
     session.execute(text("UPDATE passage_index SET claimed_by = NULL, claimed_until = NULL"))
+
+
+def forget_tries(session: Session) -> None:
+    """Let the next failed try count as the first one of its step; committed by the caller."""
+    session.execute(text("UPDATE passage_index SET num_tries = 0"))

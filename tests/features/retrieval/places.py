@@ -1,4 +1,4 @@
-"""Places where a worker can be killed or overtaken: its commits, and its requests to the store."""
+"""Places where a worker can be killed, overtaken or refused: its commits, and its requests to the store."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from obstore.exceptions import GenericError
 from sqlalchemy import event
 from sqlalchemy.orm import Session
 
@@ -17,6 +18,7 @@ BEFORE = frozenset({"commit", "object", "delete"})
 AFTER = frozenset({"committed", "stored", "deleted"})
 """The same effects once they have happened: the worker holds no lock."""
 STORED = frozenset({"stored"})
+REQUESTS = frozenset({"request"})
 
 
 def kill() -> None:
@@ -56,6 +58,26 @@ class Places(Effects):
             self._act()
 
 
+class RequestPlaces(Places):
+    """Acts at each request to the store, also where commits alone tell it from one of an earlier attempt."""
+
+    def __init__(self, act: Callable[[], None]) -> None:
+        super().__init__(REQUESTS, act)
+        self._progress: object = None
+        self._commits: set[tuple[str, ...]] = set()
+
+    def start(self, progress: object) -> None:
+        if progress != self._progress:
+            self._progress = progress
+            self._commits.clear()
+        super().start((progress, frozenset(self._commits)))
+
+    def before(self, what: str) -> None:
+        if what == "commit":
+            self._commits.add(tuple(self._written))
+        super().before(what)
+
+
 class Moments(Effects):
     """Acts at the effect of the given kinds that has this number; others are not counted."""
 
@@ -70,6 +92,18 @@ class Moments(Effects):
     def before(self, what: str) -> None:
         if what in self._kinds:
             super().before(what)
+
+
+class Always(Effects):
+    """Acts at each effect of the given kinds."""
+
+    def __init__(self, kinds: frozenset[str], act: Callable[[], None]) -> None:
+        super().__init__()
+        self._kinds, self._act = kinds, act
+
+    def before(self, what: str) -> None:
+        if what in self._kinds:
+            self._act()
 
 
 class WatchedSessions(WatchedMaker):
@@ -103,9 +137,13 @@ class WatchedStore(Storage):
 
     @contextmanager
     def _requesting(self, key: str | None = None) -> Iterator[None]:
-        with self.access.reported(key):
-            self._effects.before("request")
-            yield
+        marker = self.access.marker
+        try:
+            with self.access.reported(key):
+                self._effects.before("request")
+                yield
+        finally:
+            self.access.marker = marker
 
     @contextmanager
     def writer(self, key: str) -> Iterator[ObjectWriter]:
@@ -118,3 +156,14 @@ class WatchedStore(Storage):
         self._effects.before("delete")
         super().delete(key)
         self._effects.before("deleted")
+
+
+def refuse(_: Storage) -> None:
+    """Answer 503 to a request of a `WatchedStore`."""
+    raise GenericError("503 Service Unavailable: SlowDown")
+
+
+def be_away(storage: Storage) -> None:
+    """Answer 404 to a request of a `WatchedStore`, and to that for the marker which follows: no bucket, or no route."""
+    storage.access.marker = None
+    raise FileNotFoundError("404 Not Found")
