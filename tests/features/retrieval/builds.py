@@ -27,7 +27,7 @@ from jobs.states import TERMINAL_BATCH_STATES
 from jobs.storage import Storage
 from jobs.tables import Batch, Tenant
 from tests.all_settings import Settings
-from tests.features.pipelines.work.run_builders import Effects, Killed
+from tests.effects import Effects, Killed
 from tests.features.retrieval import executing
 from tests.features.retrieval.answering import NO_WORDS, UNKNOWN, IndexAnswering, vector_of
 from tests.features.retrieval.places import Places, WatchedSessions, WatchedStore
@@ -279,7 +279,7 @@ _NAMED = text(f"""
 """)
 
 _STORED = [
-    text(f"SELECT id, {', '.join(_SHOWN)}, ended_at, deleted_at FROM passage_index"),
+    text(f"SELECT id, {', '.join(_SHOWN)}, ended_at, deleted_at FROM flow JOIN passage_index USING (id)"),
     *(
         text(f"SELECT '{table}', row.* FROM {table} AS row")
         for table in ("index_segment", "batch", "chunk", "file", "ledger", "collection_document")

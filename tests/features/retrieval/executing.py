@@ -8,10 +8,10 @@ from __future__ import annotations
 from sqlalchemy import text
 from sqlalchemy.orm import Session, sessionmaker
 
-from features.retrieval.advancing import Indexes
-from features.retrieval.claims import due_indexes
+from flows.due import find_due
 from jobs.storage import Storage
 from tests.all_settings import Settings
+from tests.flows.advancers import indexes_of
 
 SNAPSHOTS = "SELECT documents_key FROM passage_index WHERE documents_key IS NOT NULL"
 """Query of the objects with the documents that an index had when it began."""
@@ -25,8 +25,8 @@ def advance_due(
     `maker` and `storage` may watch its effects; its polls and renewals of claims use `unwatched`.
     """
     with unwatched() as session:
-        due = due_indexes(session)
-    indexes = Indexes(maker, storage, settings, hold_sessions=unwatched)
+        due = find_due(session, ["index"])
+    indexes = indexes_of(maker, storage, settings, hold_sessions=unwatched)
     for one in due:
         indexes.advance(one.id)
 
@@ -34,14 +34,14 @@ def advance_due(
 def let_time_pass(session: Session) -> None:
     """Let the claims of dead control workers end, and the pauses after failed tries; committed by the caller."""
     ends = "look_at = NULL, claimed_until = LEAST(claimed_until, clock_timestamp())"
-    session.execute(text(f"UPDATE passage_index SET {ends} WHERE ended_at IS NULL"))
+    session.execute(text(f"UPDATE flow SET {ends} WHERE ended_at IS NULL"))
 
 
 def take_claims(session: Session) -> None:
     """Let all claims end as if the holders had renewed none, though they are alive; committed by the caller."""
-    session.execute(text("UPDATE passage_index SET claimed_by = NULL, claimed_until = NULL"))
+    session.execute(text("UPDATE flow SET claimed_by = NULL, claimed_until = NULL"))
 
 
 def forget_tries(session: Session) -> None:
     """Let the next failed try count as the first one of its step; committed by the caller."""
-    session.execute(text("UPDATE passage_index SET num_tries = 0"))
+    session.execute(text("UPDATE flow SET num_tries = 0"))

@@ -11,7 +11,7 @@ from sqlalchemy import event
 from sqlalchemy.orm import Session
 
 from jobs.storage import ObjectWriter, Storage
-from tests.features.pipelines.work.run_builders import Effects, Killed, WatchedMaker
+from tests.effects import Effects, Killed, WatchedMaker
 
 BEFORE = frozenset({"commit", "object", "delete"})
 """Effects that are about to happen. Before a commit the worker holds its locks."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from tests.features.pipelines.work.run_builders import Killed
+from tests.effects import Killed
 from tests.features.retrieval import executing
 from tests.features.retrieval.builds import ODD, SEVERAL, Builds, MakeBuilds
 from tests.features.retrieval.places import AFTER, BEFORE, STORED, Moments, Places
