@@ -14,7 +14,7 @@ from api.openapi import failures
 from api.schemas.quota import BudgetObject, LimitObject, QuotaObject
 from api.services import ServicesDep
 from api.sessions import SessionDep
-from jobs import files
+from jobs import file_room
 from jobs.accounts import budgets, window_budgets
 from jobs.accounts.limits import limits_of
 from jobs.accounts.reading import reading_today
@@ -42,7 +42,7 @@ def read(request: Request, session: SessionDep, *, tenant: TenantDep, services: 
 
 def _used(session: Session, tenant_id: str, settings: Settings) -> Mapping[str, int]:
     num_open, enqueued = queue_limits.open_work(session, tenant_id)
-    num_files, stored = files.kept_files(session, tenant_id)
+    num_files, stored = file_room.kept_files(session, tenant_id)
     today = reading_today(session, tenant_id, default_seconds=settings.tenant_reading_seconds_per_day)
     kept = {"open_batches": num_open, "enqueued_tokens": enqueued, "files": num_files, "stored_bytes": stored}
     return kept | {"reading_seconds_per_day": today.used_seconds}

@@ -51,7 +51,7 @@ def record(session: Session, kind: Deleted, subjects: Iterable[tuple[str, str | 
         log.info("deleted kind=%(kind)s id=%(subject_id)s tenant_id=%(tenant_id)s by=%(deleted_by)s", row)
 
 
-def find(session: Session, kind: Deleted, subject_id: str) -> Deletion | None:
-    """Return the first entry about a thing; None where it was not deleted."""
-    entries = select(Deletion).where(Deletion.subject_id == subject_id, Deletion.kind == kind.value)
+def find(session: Session, kind: Deleted, *subject_ids: str) -> Deletion | None:
+    """Return the first entry about one of these things; None where none was deleted."""
+    entries = select(Deletion).where(Deletion.subject_id.in_(subject_ids), Deletion.kind == kind.value)
     return session.scalar(entries.order_by(Deletion.id).limit(1))

@@ -37,17 +37,18 @@ def ensure_result_partition(session: Session, day: date) -> bool:
     return not has_partition(session, day) and session.scalar(_MAKE, {"day": day}) is True
 
 
+def ensure_today(session: Session) -> datetime:
+    """Create the partition of this transaction's day where it is missing; return the transaction's time."""
+    now: datetime
+    now, is_there = session.execute(_NOW_AND_TODAY).one()
+    if not is_there:
+        ensure_result_partition(session, batch_day(now))
+    return now
+
+
 def has_partition(session: Session, day: date) -> bool:
     """Return whether the partition of `day` exists."""
-    # A catalogue scan under this statement's snapshot. `to_regclass` answers from the backend's cache, and that may
-    # still say "missing" after the wait for the advisory lock (observed: six processes at once, five DuplicateTable).
-    query = text("""
-        SELECT EXISTS (
-            SELECT FROM pg_inherits JOIN pg_class ON pg_class.oid = pg_inherits.inhrelid
-            WHERE pg_inherits.inhparent = 'result'::regclass AND pg_class.relname = :name AND NOT inhdetachpending
-        )
-    """)
-    return session.scalar(query, {"name": partition_name(day)}) is True
+    return session.scalar(_HAS_DAY, {"name": partition_name(day)}) is True
 
 
 def partition_days(session: Session) -> list[date]:
@@ -94,6 +95,18 @@ def _is_held(session: Session, day: date) -> bool:
 # drop no other tables.
 _MAKE = text("SELECT make_result_partition(:day)")
 _DROP = text("SELECT drop_result_partition(:day)")
+
+# A catalogue scan under the statement's snapshot. `to_regclass` answers from the backend's cache, and that may still
+# say "missing" after the wait for the advisory lock (observed: six processes at once, five DuplicateTable).
+_IS_THERE = """
+    EXISTS (
+        SELECT FROM pg_inherits JOIN pg_class ON pg_class.oid = pg_inherits.inhrelid
+        WHERE pg_inherits.inhparent = 'result'::regclass AND pg_class.relname = {name} AND NOT inhdetachpending
+    )
+"""
+_HAS_DAY = text(f"SELECT {_IS_THERE.format(name=':name')}")
+_TODAY = "'result_' || to_char(now() AT TIME ZONE 'UTC', 'YYYYMMDD')"
+_NOW_AND_TODAY = text(f"SELECT now(), {_IS_THERE.format(name=_TODAY)}")
 
 _PARTITIONS = text("""
     SELECT pg_class.relname FROM pg_inherits JOIN pg_class ON pg_class.oid = pg_inherits.inhrelid

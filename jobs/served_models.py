@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Protocol, TypedDict, Unpack
@@ -245,9 +245,14 @@ def offered_models(session: Session) -> Sequence[Model]:
 
 def names_for(session: Session, kind: LineKind) -> set[str]:
     """Return the model names that lines of a kind may use."""
+    return names_of(kinds_by_name(session), kind)
+
+
+def names_of(kinds: Mapping[str, LineKind], kind: LineKind) -> set[str]:
+    """Return the same, from what `kinds_by_name` has read."""
     if kind is LineKind.PREPARE:
         return {PREPARE_MODEL}
-    return {model.name for model in offered_models(session) if model.serves == kind}
+    return {name for name, served in kinds.items() if served is kind}
 
 
 def kinds_by_name(session: Session) -> dict[str, LineKind]:

@@ -6,7 +6,7 @@ from anyio.to_thread import run_sync
 
 from api.schemas.files import FileObject
 from api.services import Services
-from jobs import files
+from jobs import file_room, files
 from jobs.accounts.limits import limits_of
 from jobs.database import transaction
 from jobs.files import NewFile
@@ -38,8 +38,8 @@ def _name(services: Services, tenant: Tenant, new: NewFile) -> FileObject:
     with transaction(services.sessions) as session:
         try:
             limits = limits_of(tenant, services.settings)
-            files.hold_room(session, tenant.id)
-            files.check_room(session, tenant.id, limits, size_bytes=new.size_bytes)
+            file_room.hold_room(session, tenant.id)
+            file_room.check_room(session, tenant.id, limits, size_bytes=new.size_bytes)
             file = files.create_file(session, tenant.id, new)
         except Exception as error:
             raise _UnnamedError(error) from error

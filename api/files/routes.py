@@ -23,7 +23,7 @@ from api.sessions import SessionDep
 from api.spending import ONE_DOWNLOAD, ONE_UPLOAD
 from api.store import RequestStore
 from api.uploads import FORM_SCHEMA, receive_upload
-from jobs import files
+from jobs import file_room, files
 from jobs.accounts.limits import limits_of
 from jobs.database import transaction
 from jobs.errors import NotFoundError, ServiceError
@@ -76,7 +76,7 @@ async def upload(request: Request, tenant: TenantDep, *, services: ServicesDep) 
 
 def _check_room(services: Services, tenant: Tenant) -> None:
     with transaction(services.sessions) as session:
-        files.check_room(session, tenant.id, limits_of(tenant, services.settings), size_bytes=1)
+        file_room.check_room(session, tenant.id, limits_of(tenant, services.settings), size_bytes=1)
 
 
 @router.get("", operation_id="listFiles")

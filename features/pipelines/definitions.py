@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import orjson
@@ -14,8 +15,8 @@ from features.pipelines.named import get_named, hold_room, lock_named, of_tenant
 from features.pipelines.names import check_name
 from features.pipelines.settings import PipelineSettings
 from features.pipelines.sources import batch_rows
-from features.pipelines.spec import Definition, parse_definition
-from features.pipelines.tables import Pipeline, Run, Schedule
+from features.pipelines.spec import Definition, Step, parse_definition
+from features.pipelines.tables import Pipeline, Run, Schedule, Store
 from jobs.errors import InputError
 from jobs.ids import new_id
 from jobs.pagination import Page, read_page
@@ -84,8 +85,14 @@ def delete_pipeline(session: Session, tenant_id: str, pipeline_id: str) -> Pipel
     return pipeline
 
 
-def check_names(session: Session, tenant_id: str, definition: Definition) -> None:
-    """Raise NotFoundError or InputError if a definition names a model, store or batch that the tenant lacks."""
+def check_names(session: Session, tenant_id: str, definition: Definition) -> dict[str, Store]:
+    """Return the stores that a definition names, by name.
+
+    Raise NotFoundError or InputError if it names a model, store or batch that the tenant lacks.
+    """
+    named = [name for step in definition.steps for name in _stores_of(step)]
+    known = stores.find_stores(session, tenant_id, named)
+    require = partial(stores.require, session, tenant_id, known=known)
     for number, step in enumerate(definition.steps):
         try:
             steps.require_model(session, step.model)
@@ -93,11 +100,19 @@ def check_names(session: Session, tenant_id: str, definition: Definition) -> Non
             place = f"steps.{number}.model"
             raise InputError(f"{place}: {error.message}", param=place, code=error.code) from None
         if step.source.store is not None:
-            stores.require(session, tenant_id, step.source.store, place=f"steps.{number}.source.store", writing=False)
+            require(step.source.store, place=f"steps.{number}.source.store", writing=False)
         if step.source.batch is not None:
             batch_rows.require(session, tenant_id, step.source.batch, place=f"steps.{number}.source.batch")
         if step.output is not None:
-            stores.require(session, tenant_id, step.output.store, place=f"steps.{number}.output.store", writing=True)
+            require(step.output.store, place=f"steps.{number}.output.store", writing=True)
+    return known
+
+
+def _stores_of(step: Step) -> Iterator[str]:
+    if step.source.store is not None:
+        yield step.source.store
+    if step.output is not None:
+        yield step.output.store
 
 
 def _stored(definition: Definition) -> dict[str, Any]:

@@ -67,9 +67,7 @@ class RunRecipe(Recipe[Run, Standing]):
 
     def lock(self, session: Session, flow_id: str) -> Run | None:
         """Return a locked run, after locking its schedule."""
-        schedule_id = session.scalar(_SCHEDULE, {"run_id": flow_id})
-        if schedule_id is not None:
-            session.get(Schedule, schedule_id, with_for_update={"key_share": True}, populate_existing=True)
+        session.execute(_LOCK_SCHEDULE, {"run_id": flow_id})
         return lifecycle.RUNS.lock(session, flow_id)
 
     def is_any_waiting(self, session: Session) -> bool:
@@ -192,4 +190,7 @@ def _batch_problem(begun: RunStep, batch: Batch) -> str:
     return f"{batch_problem(batch, of=f'step {begun.name!r}')}; if the run is resumed, the step starts over"
 
 
-_SCHEDULE = text("SELECT schedule_id FROM run WHERE id = :run_id")
+_LOCK_SCHEDULE = text("""
+    SELECT schedule.id FROM schedule JOIN run ON run.schedule_id = schedule.id WHERE run.id = :run_id
+    FOR NO KEY UPDATE OF schedule
+""")

@@ -94,13 +94,19 @@ def begin_step(
     Raise what creating a batch raises, and InputError if the run would exceed one of its caps.
     """
     step = definition.steps[step_no]
-    require_model(session, step.model)
+    model = require_model(session, step.model)
     batch = None
-    if prepared.lines is not None:
+    if prepared.lines is None:
+        rows = files.create_file(session, run.tenant_id, prepared.rows)
+    else:
         left = what_is_left(session, run, definition)
-        check_caps(session, left, step, prepared.lines)
-        batch = _submit(session, run, step, prepared.lines, left=left, settings=settings, trace_context=trace_context)
-    rows = files.create_file(session, run.tenant_id, prepared.rows)
+        check_caps(left, step, prepared.lines, model)
+        wanted = _submission(run, step, left, trace_context=trace_context)
+        tenant, key_id = session.get_one(Tenant, run.tenant_id), run.api_key_id
+        made = made_inputs.submit(
+            session, tenant, wanted, prepared.lines, settings, key_id=key_id, beside=[prepared.rows]
+        )
+        batch, [rows] = made.batch, made.beside
     begun = RunStep(
         flow_id=run.id,
         number=step_no,
@@ -120,18 +126,8 @@ def begin_step(
     return begun
 
 
-def _submit(
-    session: Session,
-    run: Run,
-    step: Step,
-    lines: NewFile,
-    *,
-    left: Left,
-    settings: Settings,
-    trace_context: str | None,
-) -> Batch:
-    tenant = session.get_one(Tenant, run.tenant_id)
-    submission = CreateBatch(
+def _submission(run: Run, step: Step, left: Left, *, trace_context: str | None) -> CreateBatch:
+    return CreateBatch(
         input_file_id="",
         made_from=f"step {step.name} of {run.id}",
         endpoint=CHAT_ENDPOINT,
@@ -144,7 +140,6 @@ def _submit(
         cap_picos=left.picos,
         trace_context=trace_context,
     )
-    return made_inputs.submit(session, tenant, submission, lines, settings, key_id=run.api_key_id).batch
 
 
 def finish_step(
@@ -167,12 +162,14 @@ def reset_unfinished(session: Session, run_id: str, *, fails_on_error: Iterable[
             session.delete(step)
 
 
-def require_model(session: Session, name: str) -> None:
-    """Raise InputError, which lists known models, if a model is unknown."""
-    if session.get(Model, name) is None:
+def require_model(session: Session, name: str) -> Model:
+    """Return a model. Raise InputError, which lists known models, if it is unknown."""
+    model = session.get(Model, name)
+    if model is None:
         known = session.scalars(select(Model.name).order_by(Model.name).limit(_LISTED_MODELS)).all()
         listed = ", ".join(known) or "none yet"
         raise InputError(f"The model {name[:80]!r} does not exist; known are: {listed}.", code="model_not_found")
+    return model
 
 
 def used(session: Session, run: Run) -> tuple[int, int]:
@@ -193,8 +190,9 @@ def used_by_each(session: Session, run_ids: Collection[str]) -> dict[str, tuple[
 
 
 def what_is_left(session: Session, run: Run, definition: Definition) -> Left:
-    """Return what a run may still use."""
-    tokens, picos = used(session, run)
+    """Return what a run may still use; without caps its usage is not counted."""
+    has_caps = (definition.max_tokens, definition.max_cost) != (None, None)
+    tokens, picos = used(session, run) if has_caps else (0, 0)
     return Left(
         used_tokens=tokens,
         used_picos=picos,
@@ -203,7 +201,7 @@ def what_is_left(session: Session, run: Run, definition: Definition) -> Left:
     )
 
 
-def check_caps(session: Session, left: Left, step: Step, lines: NewFile) -> None:
+def check_caps(left: Left, step: Step, lines: NewFile, model: Model) -> None:
     """Raise InputError if the estimate of a step's lines exceeds what its run may still use."""
     estimate = lines.estimate
     assert estimate is not None, "lines have one"
@@ -215,8 +213,7 @@ def check_caps(session: Session, left: Left, step: Step, lines: NewFile) -> None
             "rows.",
             code="run_cap",
         )
-    model = session.get(Model, step.model)
-    if left.picos is None or model is None:
+    if left.picos is None:
         return
     cost = Prices.of(model, step.priority).cost_picos(
         input_tokens=estimate.estimated_input_tokens, output_tokens=estimate.estimated_output_tokens

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
-from sqlalchemy import func, select
+from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
 
 from features.pipelines.external.opening import open_store
@@ -58,10 +58,20 @@ def get_store(session: Session, tenant_id: str, name: str) -> Store:
     return store
 
 
-def require(session: Session, tenant_id: str, name: str, *, place: str, writing: bool) -> None:
-    """Raise NotFoundError or InputError, with the place, if a tenant has no such store or may not write to it."""
+def find_stores(session: Session, tenant_id: str, names: Collection[str]) -> dict[str, Store]:
+    """Return those of a tenant's stores that have one of these names, by name."""
+    return {store.name: store for store in session.scalars(select(Store).where(_is_one_of(tenant_id, names)))}
+
+
+def require(
+    session: Session, tenant_id: str, name: str, *, place: str, writing: bool, known: Mapping[str, Store]
+) -> None:
+    """Raise NotFoundError or InputError, with the place, if a tenant has no such store or may not write to it.
+
+    `known` is what `find_stores` has found.
+    """
     try:
-        store = get_store(session, tenant_id, name)
+        store = known[name] if name in known else get_store(session, tenant_id, name)
     except NotFoundError as error:
         raise NotFoundError(f"{place}: {error.message}", param=place) from None
     if writing and not store.is_writable:
@@ -88,5 +98,8 @@ def open_registered(store: Store, *, writing: bool, timeout_seconds: float) -> E
 
 
 def _find(session: Session, tenant_id: str, name: str) -> Store | None:
-    mine = (Store.tenant_id == tenant_id) & (Store.name == name) & Store.deleted_at.is_(None)
-    return session.scalar(select(Store).where(mine))
+    return find_stores(session, tenant_id, [name]).get(name)
+
+
+def _is_one_of(tenant_id: str, names: Collection[str]) -> ColumnElement[bool]:
+    return (Store.tenant_id == tenant_id) & Store.name.in_(names) & Store.deleted_at.is_(None)

@@ -27,7 +27,7 @@ from flows import nodes
 from flows.reasons import note_reason
 from flows.recipe import Recipe
 from flows.tables import FlowNode
-from jobs import files, served_models
+from jobs import file_room, served_models
 from jobs.accounts.limits import limits_of
 from jobs.errors import LimitError, RateLimitError
 from jobs.settings import Settings
@@ -138,10 +138,10 @@ class IndexRecipe(Recipe[PassageIndex, Standing]):
                 "passages longer"
             )
         tenant = session.get_one(Tenant, index.tenant_id)
-        files.hold_room(session, tenant.id)
+        file_room.hold_room(session, tenant.id)
         size = cut.size_bytes + size_bytes
         limits = limits_of(tenant, self._settings)
-        files.check_more_bytes(session, tenant.id, limits, size_bytes=size, of="The index")
+        file_room.check_more_bytes(session, tenant.id, limits, size_bytes=size, of="The index")
 
     # --- the end -----------------------------------------------------------------------------------------------------
 

@@ -27,7 +27,7 @@ from jobs.files import share_file
 from jobs.ids import new_id
 from jobs.lines.endpoints import LineKind, kind_of
 from jobs.pagination import Page, read_page
-from jobs.partitions import batch_day, ensure_result_partition
+from jobs.partitions import ensure_today
 from jobs.settings import Settings
 from jobs.states import (
     TERMINAL_BATCH_STATES,
@@ -71,21 +71,21 @@ def create_batch(
     *,
     key_id: str | None = None,
     spend: Callable[[int], None] = lambda tokens: None,
+    new_input: File | None = None,
 ) -> Batch:
     """Accept a batch and reserve its estimated tokens, or refuse it: no other limit fails it later.
 
     A repeated call returns the batch created before: with the same idempotency key, or without a key when the client
     marks it as a retry. `key_id` is the submitting key; `spend` is called with the tokens of a new batch, and may
-    refuse them.
+    refuse them. `new_input` is the input if this transaction has created it, after `find_repeated` returned None.
 
     Raises InputError, ForbiddenError, TooLargeError, OverBudgetError, LimitError, RateLimitError, NotFoundError, or
     ConflictError where the key was used for another request.
     """
-    earlier = find_repeated(session, tenant, request)
-    if earlier is not None:
+    if new_input is None and (earlier := find_repeated(session, tenant, request)) is not None:
         return earlier
     check_create(session, tenant, request, settings)
-    file = _share_input(session, tenant.id, request.input_file_id)
+    file = new_input or _share_input(session, tenant.id, request.input_file_id)
     check_file(file, settings)
     spend(_estimated_tokens(file, request))
     return _insert(session, tenant, request, file=file, limits=limits_of(tenant, settings), key_id=key_id)
@@ -197,7 +197,12 @@ def move_batch(session: Session, batch: Batch, after: BatchState, *, outcome: Ba
 
 
 def _wait_for_twins(session: Session, tenant_id: str, request: CreateBatch, *, fingerprint: str) -> None:
-    """Serialise equal creates: a retry must see what the first try, perhaps still running, commits."""
+    """Serialise equal creates: a retry must see what the first try, perhaps still running, commits.
+
+    A run repeats none: it creates each batch once, under its claim.
+    """
+    if request.run_id is not None:
+        return
     twins = f"key {request.idempotency_key}" if request.idempotency_key is not None else fingerprint
     advisory_lock(session, f"create {tenant_id} {twins}")
 
@@ -253,9 +258,7 @@ def _share_input(session: Session, tenant_id: str, file_id: str) -> File:
 def _insert(
     session: Session, tenant: Tenant, request: CreateBatch, *, file: File, limits: Limits, key_id: str | None
 ) -> Batch:
-    now = session.scalar(select(func.now()))
-    assert now is not None
-    ensure_result_partition(session, batch_day(now))
+    now = ensure_today(session)
     tokens = _estimated_tokens(file, request)
     is_covered = budgets.reserve(session, tenant.id, tokens, key_id=key_id, may_overflow=tenant.may_overflow)
     if request.stage_of is None:
@@ -286,7 +289,6 @@ def _insert(
     )
     session.add(batch)
     session.flush()
-    session.refresh(batch)
     return batch
 
 

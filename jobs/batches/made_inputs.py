@@ -5,13 +5,13 @@ The caller supplies the lines. A repeated create returns the batch made before; 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from sqlalchemy.orm import Session
 
-from jobs import files
+from jobs import file_room, files
 from jobs.accounts.limits import limits_of
 from jobs.batches import lifecycle
 from jobs.batches.submission import CreateBatch
@@ -19,7 +19,7 @@ from jobs.files import MAX_EXPIRY_SECONDS, NewFile, Purpose
 from jobs.lines.input_estimate import InputEstimator
 from jobs.settings import MIB, Settings
 from jobs.storage import ObjectWriter, Storage
-from jobs.tables import Batch, Tenant
+from jobs.tables import Batch, File, Tenant
 
 _WRITTEN_AT_ONCE = MIB
 
@@ -31,6 +31,8 @@ class Made:
     batch: Batch
     is_new: bool
     """False: an earlier try made the batch, and no row references the object written for this one."""
+    beside: Sequence[File] = ()
+    """Further files that were asked for."""
 
 
 class InputWriter:
@@ -98,8 +100,9 @@ def submit(
     *,
     key_id: str | None = None,
     spend: Callable[[int], None] = lambda tokens: None,
+    beside: Sequence[NewFile] = (),
 ) -> Made:
-    """Insert the file and create its batch, or return the batch that an earlier try made.
+    """Insert the file and create its batch, or return the batch that an earlier try made. `beside` are inserted too.
 
     `request.made_from` identifies the input in place of a file id. Raises what `create_batch` raises, and TooLargeError
     where the tenant has reached its limit of files.
@@ -107,9 +110,9 @@ def submit(
     earlier = lifecycle.find_repeated(session, tenant, request)
     if earlier is not None:
         return Made(batch=earlier, is_new=False)
-    files.hold_room(session, tenant.id)
-    files.check_room(session, tenant.id, limits_of(tenant, settings), size_bytes=new.size_bytes)
-    file = files.create_file(session, tenant.id, new)
+    file_room.hold_room(session, tenant.id)
+    file_room.check_room(session, tenant.id, limits_of(tenant, settings), size_bytes=new.size_bytes)
+    file, *others = files.create_files(session, tenant.id, [new, *beside])
     with_file = replace(request, input_file_id=file.id)
-    batch = lifecycle.create_batch(session, tenant, with_file, settings, key_id=key_id, spend=spend)
-    return Made(batch=batch, is_new=True)
+    batch = lifecycle.create_batch(session, tenant, with_file, settings, key_id=key_id, spend=spend, new_input=file)
+    return Made(batch=batch, is_new=True, beside=others)

@@ -36,6 +36,8 @@ class Plan:
         self._errors: list[LineResult] = []
         self._num_bytes = 0
         self._num_errors = 0  # written
+        self.has_blocks = False
+        """Whether chunks were written before the batch starts."""
 
     def add_error(self, problem: LineProblem) -> None:
         """Add the error result of an invalid line."""
@@ -51,10 +53,13 @@ class Plan:
         if is_full or len(planner.chunks) >= _CHUNKS_A_BLOCK:
             with self._work.writing() as (session, batch):
                 self._write(session, batch, planner.pop_closed(), model=model, state=ChunkState.PLANNED)
+            self.has_blocks = True
 
     def publish(self, session: Session, batch: Batch, planner: ChunkPlanner, *, model: str | None) -> None:
         """Write the rest and make all chunks ready, in the transaction that starts the batch."""
         self._write(session, batch, planner.finish(), model=model, state=ChunkState.READY)
+        if not self.has_blocks:
+            return
         after = ChunkState.READY
         values = {
             "batch_id": batch.id,

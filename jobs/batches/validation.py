@@ -40,6 +40,8 @@ from jobs.tables import Batch, File
 
 EmbedderOf = Callable[[Session, str, str], Embedder | None]
 """Takes the ids of a tenant and an index; otherwise as in `asking`."""
+_FEW_CHUNKS = 10
+"""Chunks that are inserted while claims wait for their tenant's row."""
 
 
 def no_embedder(_session: Session, _tenant_id: str, _index_id: str) -> None:
@@ -86,6 +88,7 @@ def _validate(work: BatchWork, storage: Storage, settings: Settings, embedder_of
         planned.drop(work)
     with work.reading() as session:
         batch = session.get_one(Batch, work.claim.id)
+        file = session.get_one(File, batch.input_file_id)
         stages = stages_of(session, batch.id)
         scan = _scan_of(session, batch, settings)
     if any(stage.is_open for stage in stages):
@@ -95,7 +98,7 @@ def _validate(work: BatchWork, storage: Storage, settings: Settings, embedder_of
         retrieval = Retrieval(storage, closing, settings=settings)
         scan.passages = retrieval.passages(batch, stages, _lookup(work, batch.tenant_id, embedder_of))
         try:
-            problem = _read_input(work, storage, batch, scan=scan, plan=plan)
+            problem = _read_input(work, storage, batch, file, scan=scan, plan=plan)
         except NotFoundError as error:
             missing_inputs.require_lost(work)
             problem = whole_file_problem("file_not_found", error.message)
@@ -113,10 +116,11 @@ def _validate(work: BatchWork, storage: Storage, settings: Settings, embedder_of
 
 
 def _scan_of(session: Session, batch: Batch, settings: Settings) -> Scan:
+    kinds = served_models.kinds_by_name(session)
     return Scan(
         endpoint=batch.endpoint,
-        models=served_models.names_for(session, kind_of(batch.endpoint)),
-        kinds=served_models.kinds_by_name(session),
+        models=served_models.names_of(kinds, kind_of(batch.endpoint)),
+        kinds=kinds,
         settings=settings,
         contexts=fleet.contexts(session),
         line_milliseconds=expected_milliseconds(session, batch),
@@ -144,13 +148,13 @@ def _lookup(work: BatchWork, tenant_id: str, embedder_of: EmbedderOf) -> Callabl
     return find
 
 
-def _read_input(work: BatchWork, storage: Storage, batch: Batch, *, scan: Scan, plan: Plan) -> dict[str, Any] | None:
+def _read_input(
+    work: BatchWork, storage: Storage, batch: Batch, file: File, *, scan: Scan, plan: Plan
+) -> dict[str, Any] | None:
     """Check every line and plan the results; return the problem of the file as a whole.
 
     Raises NotFoundError where the store does not have it.
     """
-    with work.reading() as session:
-        file = session.get_one(File, batch.input_file_id)
     num_requests = file.num_requests or 0
     allowed = allowed_problems(num_requests, scan.settings)
     is_strict = batch.invalid_lines == InvalidLines.FAIL
@@ -201,6 +205,11 @@ def _count_refused(session: Session, batch: Batch, scan: Scan) -> None:
     count_refused(session, batch.tenant_id, refused)
 
 
+def _activate(session: Session, batch: Batch, scan: Scan) -> None:
+    if scan.model is not None:
+        fairshare.activate(session, model=scan.model, priority=batch.priority, tenant_id=batch.tenant_id)
+
+
 def _is_held(session: Session, scan: Scan) -> bool:
     assert scan.model is not None
     return served_models.hold_model(session, scan.model, kind_of(scan.endpoint))
@@ -208,12 +217,15 @@ def _is_held(session: Session, scan: Scan) -> bool:
 
 def _start(work: BatchWork, scan: Scan, plan: Plan, new_input: NewFile | None) -> BatchState | None:
     """Set the batch going; with no line to run it goes on to its files at once. None where its model is gone."""
-    if scan.model is not None:
-        # Before the chunks: a tenant with open chunks keeps its virtual time. In its own transaction: claims wait for
-        # that row, and inserting a million chunks takes a while.
+    # A tenant is activated before its chunks: with open ones it keeps its virtual time. In a transaction of its own
+    # where there are many: claims wait for that row, and inserting a million chunks takes a while.
+    is_apart = plan.has_blocks or len(scan.planner.chunks) > _FEW_CHUNKS
+    if is_apart:
         with work.writing() as (session, batch):
-            fairshare.activate(session, model=scan.model, priority=batch.priority, tenant_id=batch.tenant_id)
+            _activate(session, batch, scan)
     with work.writing() as (session, batch):
+        if not is_apart:
+            _activate(session, batch, scan)
         if scan.model is not None and not _is_held(session, scan):
             return None
         batch.model = scan.model

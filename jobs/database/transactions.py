@@ -47,9 +47,9 @@ def try_advisory_lock(session: Session, key: str) -> bool:
     return bool(session.scalar(select(func.pg_try_advisory_xact_lock(func.hashtextextended(key, 0)))))
 
 
-def advisory_lock(session: Session, key: str) -> None:
-    """Wait for the lock named `key` and hold it until the transaction ends."""
-    session.execute(select(func.pg_advisory_xact_lock(func.hashtextextended(key, 0))))
+def advisory_lock(session: Session, *keys: str) -> None:
+    """Wait for the locks named `keys`, one after the other, and hold them until the transaction ends."""
+    session.execute(select(*(func.pg_advisory_xact_lock(func.hashtextextended(key, 0)) for key in keys)))
 
 
 def stream(

@@ -15,7 +15,7 @@ from datetime import timedelta
 from sqlalchemy import delete
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import files
+from jobs import file_room, files
 from jobs.accounts.limits import Limits
 from jobs.claims.claims import Claim, Claims
 from jobs.database import transaction
@@ -163,11 +163,11 @@ def finish(session: Session, completion: Completion, new: NewFile, limits: Limit
 
     Raises FencedOutError where the claim or the upload has ended, TooLargeError where the tenant has no room.
     """
-    files.hold_room(session, completion.tenant_id)
+    file_room.hold_room(session, completion.tenant_id)
     upload = COMPLETIONS.lock(session, completion)
     records.end(session, upload, UploadState.COMPLETED, by=None)
     session.execute(delete(UploadPart).where(UploadPart.object_key == new.object_key))  # that object is the file now
-    files.check_room(session, upload.tenant_id, limits, size_bytes=new.size_bytes)
+    file_room.check_room(session, upload.tenant_id, limits, size_bytes=new.size_bytes)
     upload.file_id = files.create_file(session, upload.tenant_id, new).id
     upload.part_ids = [part.id for part in completion.parts]
     session.flush()

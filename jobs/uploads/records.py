@@ -12,7 +12,7 @@ from datetime import timedelta
 from sqlalchemy import ColumnElement, delete, func, select, update
 from sqlalchemy.orm import Session
 
-from jobs import deletions, files
+from jobs import deletions, file_room, files
 from jobs.accounts.limits import Limits
 from jobs.claims.statements import ClaimSql, condition
 from jobs.deletions import Deleted
@@ -56,8 +56,8 @@ class NewPart:
 
 def create(session: Session, tenant_id: str, new: NewUpload, limits: Limits) -> Upload:
     """Begin an upload. Raises TooLargeError where the tenant has no room for such a file now."""
-    files.hold_room(session, tenant_id)
-    files.check_room(session, tenant_id, limits, size_bytes=new.size_bytes)
+    file_room.hold_room(session, tenant_id)
+    file_room.check_room(session, tenant_id, limits, size_bytes=new.size_bytes)
     upload = Upload(
         id=new_id("upload"),
         tenant_id=tenant_id,
@@ -102,7 +102,7 @@ def parts_of(session: Session, upload_id: str) -> list[UploadPart]:
 
 def check_part(session: Session, tenant_id: str, upload_id: str, limits: Limits, *, size_bytes: int) -> Upload:
     """Return the upload, locked, if it accepts one more part of this size. Raises InputError, TooLargeError."""
-    files.hold_room(session, tenant_id)
+    file_room.hold_room(session, tenant_id)
     upload = require_pending(session, tenant_id, upload_id)
     num_parts = session.scalar(select(func.count()).select_from(UploadPart).where(UploadPart.upload_id == upload_id))
     if num_parts is not None and num_parts >= MAX_PARTS:
@@ -111,14 +111,14 @@ def check_part(session: Session, tenant_id: str, upload_id: str, limits: Limits,
             f"{MAX_PART_BYTES:,} bytes.",
             code="too_many_parts",
         )
-    files.check_stored_bytes(session, tenant_id, limits, size_bytes=size_bytes)
+    file_room.check_stored_bytes(session, tenant_id, limits, size_bytes=size_bytes)
     return upload
 
 
 def add_part(session: Session, tenant_id: str, upload_id: str, new: NewPart, limits: Limits) -> UploadPart:
     """Add a stored object as a part. Raises as `check_part`, and ServiceError where it was swept as a leftover."""
     upload = check_part(session, tenant_id, upload_id, limits, size_bytes=new.size_bytes)
-    files.claim_object(session, new.object_key)
+    files.claim_objects(session, new.object_key)
     part = UploadPart(
         id=new_id("part"),
         upload_id=upload.id,

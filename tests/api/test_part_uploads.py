@@ -19,7 +19,7 @@ from openai.types import Upload
 from sqlalchemy import update
 from sqlalchemy.orm import Session
 
-from jobs import files, tables
+from jobs import file_room, tables
 from jobs.accounts.keys import authenticate, create_key
 from jobs.accounts.limits import set_limits
 from jobs.accounts.tenants import create_tenant
@@ -227,7 +227,7 @@ def test_parts_count_against_what_a_tenant_may_keep_until_they_are_a_file(
     client.uploads.complete(upload.id, part_ids=ids)
     client.uploads.cancel(second.id)
     with Session(deployment.engine) as session:
-        assert files.kept_files(session, tenant_id) == (1, len(content))
+        assert file_room.kept_files(session, tenant_id) == (1, len(content))
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,10 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import files
+from jobs import deletions, files
 from jobs.accounts import tenants
-from jobs.errors import InputError, NotFoundError
+from jobs.deletions import Deleted
+from jobs.errors import InputError, NotFoundError, ServiceError
 from jobs.lines.input_estimate import InputEstimate
 from jobs.tables import Tenant
 
@@ -32,6 +33,27 @@ def test_a_file_names_its_object_with_its_estimate(session: Session, tenant: Ten
     assert (found.object_key, found.size_bytes, found.purpose, found.filename) == (key, 90, "batch", "in.jsonl")
     assert (found.num_requests, found.estimated_input_tokens, found.estimated_output_tokens) == (3, 20, 40)
     assert found.expires_at == found.created_at + timedelta(hours=1)
+
+
+def test_files_made_together_are_in_their_order_and_none_is_made_where_an_object_was_swept(
+    session: Session, tenant: Tenant
+) -> None:
+    def new(name: str, **values: Any) -> files.NewFile:
+        key = files.new_object_key(tenant.id)
+        return files.NewFile(object_key=key, filename=name, size_bytes=1, **({"purpose": "user_data"} | values))
+
+    lines, rows = new("lines", purpose="batch", estimate=ESTIMATE), new("rows", expires_after_seconds=60)
+    made = files.create_files(session, tenant.id, [lines, rows])
+    assert [(file.filename, file.object_key) for file in made] == [
+        ("lines", lines.object_key),
+        ("rows", rows.object_key),
+    ]
+    assert [file.num_requests for file in made] == [3, None]
+    assert [file.expires_at for file in made] == [None, made[1].created_at + timedelta(seconds=60)]
+    kept, swept = new("kept"), new("swept")
+    deletions.record(session, Deleted.OBJECT, [(swept.object_key, tenant.id)], by=deletions.SWEEP)
+    with pytest.raises(ServiceError, match=swept.object_key):
+        files.create_files(session, tenant.id, [kept, swept])
 
 
 def test_object_keys_are_never_given_twice(tenant: Tenant) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sqlalchemy.orm import Session
 
@@ -37,13 +37,18 @@ class ClaimedRun:
     storage: Storage
     settings: Settings
     open_store: OpenStore
+    known_stores: dict[str, Store] = field(default_factory=dict)
+    """Those that were read already, by name."""
 
     def store(self, name: str | None, *, writing: bool) -> ExternalStore:
         """Open a store of the run's tenant. Raise InputError if the tenant has none of this name."""
         assert name is not None
-        with self.work.reading() as session:
-            store: Store = stores.get_store(session, self.context.tenant_id, name)
+        store = self.known_stores.get(name) or self._read_store(name)
         return self.open_store(store, writing=writing, timeout_seconds=self.settings.storage_timeout_seconds)
+
+    def _read_store(self, name: str) -> Store:
+        with self.work.reading() as session:
+            return stores.get_store(session, self.context.tenant_id, name)
 
     def answered(self, begun: RunStep) -> Iterator[AnsweredRow]:
         """Yield the rows of a step with their results. Raise RunFailedError if a file was deleted."""

@@ -21,28 +21,33 @@ from features.pipelines.step_work.claimed_run import ClaimedRun
 from features.pipelines.step_work.groups import groups
 from features.pipelines.tables import RunStep
 from jobs.batches import queue_limits
+from jobs.settings import MIB
 from jobs.tables import Tenant
+
+_SMALL_BYTES = 4 * MIB
+"""Files up to this size are read, and their lines written, before the batch itself is checked against the limits."""
 
 
 def require_able(run: ClaimedRun) -> None:
     """Raise InputError if any step could not run, before the first one costs anything."""
     output_columns.require_packages(run.context.definition)
     with run.work.reading() as session:
-        definitions.check_names(session, run.context.tenant_id, run.context.definition)
+        run.known_stores.update(definitions.check_names(session, run.context.tenant_id, run.context.definition))
 
 
 def write(run: ClaimedRun, step_no: int, begun: list[RunStep]) -> steps.Prepared:
     """Read a step's source and write its lines.
 
-    Raise RateLimitError or LimitError, before anything is written, if there is no room for the batch; InputError for an
-    unreadable source, or if the run's prompts have used up its CPU time.
+    Raise RateLimitError or LimitError, before anything is written, if there is no room for the batch, unless that costs
+    more than writing a few rows in vain once; InputError for an unreadable source, or if the run's prompts have used up
+    its CPU time.
     """
     step = run.context.definition.steps[step_no]
     used = sum(each.cpu_seconds for each in begun)
     cpu = CpuTime(allowed_seconds=run.settings.of(PipelineSettings).run_template_seconds, used_seconds=used)
     if step.source.step is None:
         taken = _taken(run, step, step_no)
-        if taken.files or step.source.batch is not None:
+        if step.source.batch is not None or _is_worth_a_check(run, taken):
             _require_room(run)
         return _preparation(run, step, cpu, known=taken.schema).write(taken.rows, taken=taken.files)
     earlier = next(each for each in begun if each.name == step.source.step)
@@ -53,6 +58,12 @@ def write(run: ClaimedRun, step_no: int, begun: list[RunStep]) -> steps.Prepared
         return _preparation(run, step, cpu, known=_known_types(run.context, earlier)).write(chained)
     grouped = groups(chained, step.source.group_by, settings=run.settings)
     return _preparation(run, step, cpu, known=None).write(grouped)  # groups have other columns
+
+
+def _is_worth_a_check(run: ClaimedRun, taken: TakenFiles) -> bool:
+    """Tell whether to check for room before the files are read: not when few are read for the first time."""
+    size_bytes = sum(file.size_bytes for file in taken.files)
+    return size_bytes > _SMALL_BYTES or (len(taken.files) > 0 and run.work.claim.fence > 1)
 
 
 def _require_room(run: ClaimedRun) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import files
+from jobs import file_room, files
 from jobs.accounts import tenants
 from jobs.accounts.limits import NAMES, Limits, limits_of, set_limits
 from jobs.batches import lifecycle, queue_limits
@@ -156,14 +156,14 @@ def test_what_a_tenant_keeps_is_bounded_and_deleting_makes_room(
     first, _ = make_file(), make_file()
     limits = Limits(**{name: getattr(UNLIMITED, name) for name in NAMES} | changes)
     with pytest.raises(TooLargeError, match=said) as caught:
-        files.check_room(session, tenant.id, limits, size_bytes=50)
+        file_room.check_room(session, tenant.id, limits, size_bytes=50)
     assert (caught.value.status, caught.value.code) == (413, code)
     files.delete_file(session, tenant.id, first.id, by="key_1")
-    files.check_room(session, tenant.id, limits, size_bytes=50)
+    file_room.check_room(session, tenant.id, limits, size_bytes=50)
 
 
 def test_outputs_count_and_are_never_refused(session: Session, tenant: Tenant) -> None:
     new: dict[str, Any] = {"object_key": "o", "filename": "out.jsonl", "purpose": "batch_output", "size_bytes": 10**13}
     files.create_file(session, tenant.id, NewFile(**new))
     with pytest.raises(TooLargeError):
-        files.check_room(session, tenant.id, UNLIMITED, size_bytes=1)
+        file_room.check_room(session, tenant.id, UNLIMITED, size_bytes=1)

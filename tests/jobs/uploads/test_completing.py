@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import files
+from jobs import file_room, files
 from jobs.accounts.limits import Limits, limits_of
 from jobs.database import transaction
 from jobs.errors import ConflictError, FencedOutError
@@ -115,7 +115,7 @@ def test_parts_of_a_pending_upload_are_not_swept_and_those_of_an_expired_one_go(
     assert uploads.tidy() == set()
     session.rollback()
     assert session.get_one(Upload, upload_id).state == UploadState.EXPIRED
-    assert files.kept_files(session, uploads.tenant.id) == (0, 0)
+    assert file_room.kept_files(session, uploads.tenant.id) == (0, 0)
 
 
 def test_a_process_that_dies_with_its_claim_is_followed_by_another(uploads: Uploads, session: Session) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -65,21 +66,35 @@ def look_again(house: House, run_id: str, **given: Any) -> Run:
     return house.run(run_id)
 
 
-def test_a_run_without_room_reads_no_source_and_looks_again_ever_later(house: House) -> None:
-    run_id = limited(house)
-    opened: list[str] = []
+def unread(opened: list[str]) -> Callable[..., ExternalStore]:
+    """Return what opens stores whose files are noted and not opened."""
 
     def open_store(*given: Any, **options: Any) -> ExternalStore:
         store = WatchedStore(stores.open_registered(*given, **options), Effects())
         store.open = opened.append  # type: ignore[method-assign, assignment]
         return store
 
+    return open_store
+
+
+def test_a_run_without_room_reads_a_large_source_not_even_once(house: House) -> None:
+    run_id = limited(house)
+    house.put("in/b.jsonl", {"text": "x" * (4 << 20)})
+    opened: list[str] = []
+    assert look_again(house, run_id, open_store=unread(opened)).state == RunState.RUNNING
+    assert opened == []
+
+
+def test_a_run_without_room_does_not_read_its_source_again_and_looks_again_ever_later(house: House) -> None:
+    run_id = limited(house)
+    assert look_again(house, run_id).state == RunState.RUNNING
+    opened: list[str] = []
     pauses = []
     for waited in (1, 30, 60, 240, 3600, 86_100):
         with house.maker.begin() as session:
             started = text("UPDATE run SET started_at = clock_timestamp() - make_interval(secs => :waited)")
             session.execute(started, {"waited": waited})
-        assert look_again(house, run_id, open_store=open_store).state == RunState.RUNNING
+        assert look_again(house, run_id, open_store=unread(opened)).state == RunState.RUNNING
         with house.maker() as session:
             pauses.append(session.scalar(text("SELECT extract(epoch FROM look_at - clock_timestamp()) FROM flow")))
     wanted = [30, 30, 60, 240, 600, 300]
