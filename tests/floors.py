@@ -180,6 +180,7 @@ FLOORS = {
         ["lines"],
         ["accounts"],
         ["admin_log", "chunks", "files"],
+        ["file_room"],
         ["forecasts", "served_models", "uploads"],
         ["batches", "audit", "day_record", "metrics", "overview", "retention"],
     ],

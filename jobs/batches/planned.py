@@ -58,8 +58,6 @@ class Plan:
     def publish(self, session: Session, batch: Batch, planner: ChunkPlanner, *, model: str | None) -> None:
         """Write the rest and make all chunks ready, in the transaction that starts the batch."""
         self._write(session, batch, planner.finish(), model=model, state=ChunkState.READY)
-        if not self.has_blocks:
-            return
         after = ChunkState.READY
         values = {
             "batch_id": batch.id,
