@@ -69,6 +69,7 @@ FEATURE = Feature(
     tones={"succeeded": "good", "skipped": "warn"},
     recipes=("features.pipelines.work:make_recipe",),
     purges=("features.pipelines.runs.purging:purges",),
+    on_tenant_end=("features.pipelines.lifecycle:stop_queued_of",),
     meters={"queue": "features.pipelines.meters:QUEUE"},
     counts=("features.pipelines.meters:OPEN_RUNS", "features.pipelines.meters:FAILED_SCHEDULES"),
 )

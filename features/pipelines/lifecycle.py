@@ -206,6 +206,11 @@ def stop_queued(session: Session, of: ColumnElement[bool], *, reason: str) -> No
         stop(session, run, reason=reason)
 
 
+def stop_queued_of(session: Session, tenant_id: str) -> None:
+    """Cancel the queued runs of a tenant that ends: none of them would ever start."""
+    stop_queued(session, Run.tenant_id == tenant_id, reason="its tenant was deleted")
+
+
 def resume_run(session: Session, tenant_id: str, run_id: str) -> Run:
     """Resume a failed run where it stopped, with the current caps of its pipeline. Raise ConflictError."""
     run = RUNS.lock_own(session, tenant_id, run_id)

@@ -18,8 +18,9 @@ from features.pipelines.states import RunState
 from features.pipelines.tables import Run, RunStep
 from jobs.audit.audit import audit
 from jobs.batches import lifecycle as batches
+from jobs.batches.deletion import delete_tenant
 from jobs.errors import InputError, StoreAwayError
-from jobs.tables import Batch, File
+from jobs.tables import Batch, File, Tenant
 from tests.features.pipelines.work.run_builders import House, step
 
 
@@ -332,3 +333,11 @@ def test_a_run_waits_for_a_source_folder_that_is_away_for_a_while(house: House) 
 
 
 # --- killed between any two effects ----------------------------------------------------------------------------------
+
+
+def test_queued_runs_of_a_tenant_that_is_deleted_end(house: House) -> None:
+    run_id = house.trigger(house.make())
+    with house.maker.begin() as session:
+        delete_tenant(session, session.get_one(Tenant, house.tenant_id), by="operator")
+    run = house.run(run_id)
+    assert (run.state, run.reason, run.ended_at is None) == ("cancelled", "its tenant was deleted", False)
