@@ -188,7 +188,7 @@ FLOORS = {
         ["counted_lines", "states", "windows"],
         ["due", "tables"],
         ["nodes", "reasons", "repeated_calls", "rows"],
-        ["deletion", "kinds", "standing"],
+        ["deletion", "kinds", "parts", "standing"],
         ["recipe"],
         ["advancing", "line_recipe"],
     ],

@@ -12,11 +12,12 @@ from features.documents.extraction.course.job import Passes
 from features.documents.tables import Extraction, ExtractionNode
 from flows import nodes
 from flows.tables import FlowNode
+from jobs.batches.retrieval import stages as retrieval_stages
 from jobs.files import MAX_EXPIRY_SECONDS, NewFile
 from jobs.lines.bodies import CHAT_ENDPOINT
 from jobs.lines.document_bodies import GROUND_ENDPOINT, READ_ENDPOINT
 from jobs.settings import Settings
-from jobs.tables import Batch, BatchStage
+from jobs.tables import Batch
 
 
 class DocumentStage(StrEnum):
@@ -46,6 +47,19 @@ def stages_for(passes: Passes) -> list[DocumentStage]:
     return [DocumentStage.READ, DocumentStage.ASK, DocumentStage.GROUND, *again, *covered]
 
 
+def stages_ahead(passes: Passes, begun: Sequence[FlowNode]) -> list[DocumentStage]:
+    """Return the stages behind the latest begun one, in order, without further rounds."""
+    all_of = stages_for(passes)
+    return all_of[all_of.index(stage_of(begun[-1])) + 1 :] if begun else all_of
+
+
+def may_ask_again(passes: Passes, begun: Sequence[FlowNode]) -> bool:
+    """Return whether a round of asking again may begin behind the current one."""
+    if not begun or stage_of(begun[-1]) not in (DocumentStage.ASK_AGAIN, DocumentStage.GROUND_AGAIN):
+        return False
+    return passes.again and begun[-1].num_lines > 0
+
+
 def stage_of(begun: FlowNode) -> DocumentStage:
     """Return the stage of this row."""
     return DocumentStage(begun.name)
@@ -69,12 +83,14 @@ def all_batches_of_each(
     Takes two queries.
     """
     own = nodes.batches_of(session, [stage for of_one in stages.values() for stage in of_one])
-    retrievals = select(BatchStage.batch_id, Batch).join(Batch, BatchStage.stage_batch_id == Batch.id)
-    beside: dict[str, dict[str, Batch]] = {batch_id: {batch_id: batch} for batch_id, batch in own.items()}
-    for batch_id, batch in session.execute(retrievals.where(BatchStage.batch_id.in_(own))):
-        beside[batch_id][batch.id] = batch
+    retrievals = retrieval_stages.stages_of_each(session, own)
     return {
-        extraction_id: {batch.id: batch for stage in of_one for batch in beside.get(stage.batch_id or "", {}).values()}
+        extraction_id: {
+            batch.id: batch
+            for stage in of_one
+            if stage.batch_id in own
+            for batch in (own[stage.batch_id], *(each for _, each in retrievals.get(stage.batch_id, ())))
+        }
         for extraction_id, of_one in stages.items()
     }
 

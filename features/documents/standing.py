@@ -39,13 +39,11 @@ class Standing(standing.Standing[Extraction, ExtractionNode]):
 
         After a round of asking again there are two: another round, and the stage to begin if that has nothing to ask.
         """
-        all_of = stages.stages_for(self.job.passes)
-        if not self.begun:
-            return all_of[:1]
-        last = stage_of(self.begun[-1])
-        behind = all_of[all_of.index(last) + 1 :][:1]
-        was_asked = last is DocumentStage.GROUND_AGAIN and self.begun[-1].num_lines > 0
-        return [DocumentStage.ASK_AGAIN, *behind] if was_asked else behind
+        passes = self.job.passes
+        behind = stages.stages_ahead(passes, self.begun)[:1]
+        is_round_over = bool(self.begun) and stage_of(self.begun[-1]) is DocumentStage.GROUND_AGAIN
+        may_repeat = is_round_over and stages.may_ask_again(passes, self.begun)
+        return [DocumentStage.ASK_AGAIN, *behind] if may_repeat else behind
 
     @property
     def ended_early(self) -> tuple[ExtractionNode, Batch] | None:

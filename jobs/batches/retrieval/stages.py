@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import ColumnElement, exists, select
@@ -48,6 +49,15 @@ def open_stages(session: Session, batch_id: str) -> Sequence[Batch]:
     """Return the stages' batches that have not ended."""
     query = select(Batch).join(BatchStage, BatchStage.stage_batch_id == Batch.id)
     return session.scalars(query.where(BatchStage.batch_id == batch_id, Batch.state.not_in(_ENDED))).all()
+
+
+def stages_of_each(session: Session, batch_ids: Collection[str]) -> Mapping[str, Sequence[tuple[StageKind, Batch]]]:
+    """Return the stages of several batches, in order, by batch id; in one query."""
+    joined = select(BatchStage, Batch).join(Batch, Batch.id == BatchStage.stage_batch_id)
+    of_each: defaultdict[str, list[tuple[StageKind, Batch]]] = defaultdict(list)
+    for row, stage in session.execute(joined.where(BatchStage.batch_id.in_(batch_ids)).order_by(BatchStage.number)):
+        of_each[row.batch_id].append((StageKind(row.kind), stage))
+    return of_each
 
 
 def kept_stages(session: Session, batch_id: str) -> Sequence[Batch]:
