@@ -25,7 +25,14 @@ _OUTLOOK_SECONDS = 5.0
 def all_shown_lately(
     session: Session, batches: Sequence[Batch], settings: Settings, *, recent: Recent
 ) -> list[BatchObject]:
-    """Return the same as `all_shown`, with outlooks cached for as long as the interval of forecasts."""
+    """Return batches as API objects, with outlooks cached for as long as the interval of forecasts."""
+    return with_outlooks(batches, recent_outlooks(session, batches, settings, recent=recent), settings)
+
+
+def recent_outlooks(
+    session: Session, batches: Sequence[Batch], settings: Settings, *, recent: Recent
+) -> dict[str, Outlook]:
+    """Return the outlooks of batches by id, cached for as long as the interval of forecasts."""
     by_key = {("outlook", batch.id, batch.state): batch for batch in batches}
 
     def read(unknown: Sequence[tuple[str, str, str]]) -> list[Outlook]:
@@ -34,8 +41,7 @@ def all_shown_lately(
         return [read_outlooks[batch.id] for batch in missing]
 
     known = recent.get_all(list(by_key), read, seconds=_OUTLOOK_SECONDS)
-    by_batch = dict(zip((batch.id for batch in batches), known, strict=True))
-    return with_outlooks(batches, by_batch, settings)
+    return dict(zip((batch.id for batch in batches), known, strict=True))
 
 
 def tenant_names(session: Session, batch_ids: Collection[str]) -> dict[str, str]:

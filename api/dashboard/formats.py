@@ -110,6 +110,12 @@ def stamp(moment: datetime | int | None) -> str:
     return NOTHING if at is None else f"{at:%Y-%m-%d %H:%M} UTC"
 
 
+def short_stamp(moment: datetime | int | None) -> str:
+    """Write a time without its year, for narrow places."""
+    at = _moment(moment)
+    return NOTHING if at is None else f"{at:%m-%d %H:%M} UTC"
+
+
 def state_name(state: str) -> str:
     return state.replace("_", " ")
 

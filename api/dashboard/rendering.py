@@ -74,6 +74,7 @@ def _environment() -> Environment:
         formats.ago,
         formats.until,
         formats.stamp,
+        formats.short_stamp,
         formats.state_name,
         formats.model_name,
         formats.tone,

@@ -26,7 +26,8 @@ _EXTRACTIONS = 12
 """Of each tenant; two of them are in progress."""
 _INDEXES = 12
 """Of each tenant; two of them are in progress."""
-_DEFINITION = {"steps": [{"name": "ask", "model": MODELS[0], "prompt": "Summarise {{ text }}", "source": "daily"}]}
+_SOURCE = {"store": "daily", "keys": "{date}/*.jsonl"}
+_DEFINITION = {"steps": [{"name": "ask", "model": MODELS[0], "prompt": "Summarise {{ text }}", "source": _SOURCE}]}
 _PLAN = StoredPlan(schema='{"type": "object", "properties": {"total": {"type": "number"}}}', model="demo")
 
 

@@ -7,17 +7,25 @@ from functools import partial
 from fastapi import Request, Response
 from sqlalchemy.orm import Session
 
+from api.dashboard.batch_rows import recent_outlooks
+from api.dashboard.flow_view import FlowView, OutlooksOf
+from api.dashboard.flow_waits import open_batches
 from api.dashboard.live import Look, OpenPages, View, one_by_one, stream
+from api.dashboard.recent import Recent
 from api.dashboard.rendering import render
 from api.dashboard.routing import page_router
-from api.dashboard.stage_rows import staged_look
 from api.dashboard.viewer import ReadingDep, ViewerDep
 from api.services import Services, ServicesDep
 from features.documents import lifecycle
 from features.documents.extraction.scoring.verdicts import Reason
 from features.documents.http import responses
+from features.documents.pages.graphs import graph_of
 from features.documents.reviewing import reviewed, reviews
-from features.documents.tables import Collection
+from features.documents.schemas.extractions import ExtractionObject
+from features.documents.tables import Collection, Extraction, ExtractionNode
+from flows.parts import read_parts
+from jobs.forecasts.outlooks import outlooks
+from jobs.settings import Settings
 from jobs.states import Scope
 
 router = page_router()
@@ -37,13 +45,15 @@ def show_one(
     extraction_id: str, request: Request, session: ReadingDep, *, viewer: ViewerDep, services: ServicesDep
 ) -> Response:
     row = lifecycle.EXTRACTIONS.get(session, viewer.caller.owner().id, extraction_id)
-    body = responses.extraction_object(session, row, services.settings)
+    settings = services.settings
+    body, graph = _read(session, row, settings, outlooks_of=partial(outlooks, currency=settings.currency))
     return render(
         request,
         viewer,
         "extraction.html",
         extraction=body,
-        look=staged_look(body),
+        graph=graph,
+        look=_look_of(body, graph),
         collection=session.get_one(Collection, row.collection_id),  # even if deleted
         tallies=reviewed.tallies(session, row),
         reasons=Reason,
@@ -56,7 +66,7 @@ async def live(extraction_id: str, request: Request, *, viewer: ViewerDep, servi
     tenant_id = viewer.caller.owner().id
     pages: OpenPages = request.app.state.open_pages
     view = View("extraction", (tenant_id, extraction_id))
-    return stream(pages, view, one_by_one(partial(_look, services)), viewer_id=tenant_id)
+    return stream(pages, view, one_by_one(partial(_look, services, pages.recent)), viewer_id=tenant_id)
 
 
 @router.get("/reviews/{extraction_id}", name="showReview")
@@ -74,6 +84,19 @@ def review(extraction_id: str, request: Request, session: ReadingDep, *, viewer:
     )
 
 
-def _look(services: Services, session: Session, of: tuple[str, str]) -> Look:
-    row = lifecycle.EXTRACTIONS.get(session, *of)
-    return staged_look(responses.extraction_object(session, row, services.settings))
+def _look(services: Services, recent: Recent, session: Session, of: tuple[str, str]) -> Look:
+    settings = services.settings
+    outlooks_of = partial(recent_outlooks, settings=settings, recent=recent)
+    return _look_of(*_read(session, lifecycle.EXTRACTIONS.get(session, *of), settings, outlooks_of=outlooks_of))
+
+
+def _read(
+    session: Session, row: Extraction, settings: Settings, *, outlooks_of: OutlooksOf
+) -> tuple[ExtractionObject, FlowView]:
+    parts, currency = read_parts(session, ExtractionNode, row.id), settings.currency
+    graph = graph_of(row, parts, outlooks=outlooks_of(session, open_batches(parts)), currency=currency)
+    return ExtractionObject.of(row, parts.begun, parts.all_batches, currency=currency), graph
+
+
+def _look_of(extraction: ExtractionObject, graph: FlowView) -> Look:
+    return Look.of({**graph.places, "cost": f"{extraction.cost} {extraction.currency}"}, graph.layout)

@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from fastapi import Request, Response
 from sqlalchemy.orm import Session
 
 from api.dashboard import formats
+from api.dashboard.batch_rows import recent_outlooks
+from api.dashboard.flow_view import FlowView, OutlooksOf
+from api.dashboard.flow_waits import open_batches
 from api.dashboard.live import Look, OpenPages, Shown, View, one_by_one, stream
+from api.dashboard.recent import Recent
 from api.dashboard.rendering import render
 from api.dashboard.routing import page_router
 from api.dashboard.schedule_rows import schedule_places, schedule_row
 from api.dashboard.viewer import ReadingDep, ViewerDep
-from features.pipelines import definitions, lifecycle
-from features.pipelines.http import responses
+from api.services import Services, ServicesDep
+from features.pipelines import definitions, lifecycle, steps
+from features.pipelines.pages.graphs import graph_of
 from features.pipelines.scheduling import schedules
 from features.pipelines.schemas.pipelines import RunObject
-from features.pipelines.tables import Pipeline, Run, Schedule
+from features.pipelines.tables import Pipeline, Run, RunStep, Schedule
+from flows.parts import read_parts
+from jobs.accounts.money import PICOS_A_MICRO, in_currency
+from jobs.forecasts.outlooks import outlooks
 from jobs.overview import scheduled
 from jobs.overview.scheduled import NextRun
+from jobs.settings import Settings
 
 router = page_router()
 
@@ -125,30 +135,53 @@ def _look_of_one(schedule: Schedule, runs: Sequence[Run]) -> Look:
 
 
 @router.get("/pipelines/runs/{run_id}", name="showRun")
-def show_run(run_id: str, request: Request, session: ReadingDep, *, viewer: ViewerDep) -> Response:
-    run = lifecycle.RUNS.get(session, viewer.caller.owner().id, run_id)
+def show_run(
+    run_id: str, request: Request, session: ReadingDep, *, viewer: ViewerDep, services: ServicesDep
+) -> Response:
+    settings = services.settings
+    row = lifecycle.RUNS.get(session, viewer.caller.owner().id, run_id)
+    pipeline = session.get_one(Pipeline, row.pipeline_id)  # it may be deleted
+    run, graph = _read_run(session, row, pipeline, settings, outlooks_of=partial(outlooks, currency=settings.currency))
     return render(
         request,
         viewer,
         "run.html",
-        run=(run_object := responses.run_object(session, run)),
-        look=_look_of_run(run_object),
-        pipeline=session.get_one(Pipeline, run.pipeline_id),  # it may be deleted
+        run=run,
+        graph=graph,
+        look=_look_of_run(run, graph, currency=settings.currency),
+        pipeline=pipeline,
     )
 
 
 @router.get("/live/pipelines/runs/{run_id}", name="streamRun")
-async def live_run(run_id: str, request: Request, *, viewer: ViewerDep) -> Response:
+async def live_run(run_id: str, request: Request, *, viewer: ViewerDep, services: ServicesDep) -> Response:
     tenant_id = viewer.caller.owner().id
     pages: OpenPages = request.app.state.open_pages
     view = View("run", (tenant_id, run_id))
-    return stream(pages, view, one_by_one(_look_at_run), viewer_id=tenant_id)
+    look_at = partial(_look_at_run, services, pages.recent)
+    return stream(pages, view, one_by_one(look_at), viewer_id=tenant_id)
 
 
-def _look_at_run(session: Session, of: tuple[str, str]) -> Look:
-    return _look_of_run(responses.run_object(session, lifecycle.RUNS.get(session, *of)))
+def _look_at_run(services: Services, recent: Recent, session: Session, of: tuple[str, str]) -> Look:
+    settings, row = services.settings, lifecycle.RUNS.get(session, *of)
+    outlooks_of = partial(recent_outlooks, settings=settings, recent=recent)
+    pipeline = session.get_one(Pipeline, row.pipeline_id)
+    run, graph = _read_run(session, row, pipeline, settings, outlooks_of=outlooks_of)
+    return _look_of_run(run, graph, currency=settings.currency)
 
 
-def _look_of_run(run: RunObject) -> Look:
-    others = run.model_dump_json(exclude={"total_tokens", "cost_micros"})  # any other change reloads the page
-    return Look.of({"tokens": formats.exact(run.total_tokens)}, others)
+def _read_run(
+    session: Session, row: Run, pipeline: Pipeline, settings: Settings, *, outlooks_of: OutlooksOf
+) -> tuple[RunObject, FlowView]:
+    parts = read_parts(session, RunStep, row.id)
+    outlooks = outlooks_of(session, open_batches(parts))
+    graph = graph_of(session, row, parts, pipeline, outlooks=outlooks, currency=settings.currency)
+    return RunObject.of(row, parts.begun, steps.used(session, row)), graph
+
+
+def _look_of_run(run: RunObject, graph: FlowView, *, currency: str) -> Look:
+    changing = {"total_tokens", "cost_micros", "reason"}
+    others = run.model_dump_json(exclude=changing)  # any other change reloads the page
+    cost = f"{in_currency(run.cost_micros * PICOS_A_MICRO)} {currency}"
+    values = {**graph.places, "tokens": formats.exact(run.total_tokens), "cost": cost}
+    return Look.of(values, graph.layout, others)

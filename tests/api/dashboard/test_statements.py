@@ -18,6 +18,7 @@ from api.dashboard.pages import batches, overview
 from api.dashboard.recent import Recent
 from features.documents import stages
 from features.documents.tables import Extraction, ExtractionNode
+from flows.parts import read_parts
 from jobs.forecasts import outlooks
 from jobs.overview.listing import BatchFilter
 from jobs.tables import Batch, BatchStage, Budget
@@ -132,6 +133,15 @@ def test_batches_of_many_extractions_are_those_of_each(deployment: Any, filled: 
             own = {extraction_id: stages.stages_of(session, extraction_id)}
             assert set(together[extraction_id]) == set(stages.all_batches_of_each(session, own)[extraction_id])
         session.rollback()
+
+
+def test_the_graph_of_a_flow_is_read_by_three_statements(deployment: Any, filled: Filled) -> None:
+    with Session(deployment.engine) as session:
+        flow_id = session.scalars(select(Extraction.id).where(Extraction.num_to_review > 0)).first()
+        assert flow_id is not None
+        with counted() as sent:
+            parts = read_parts(session, ExtractionNode, flow_id)
+    assert (len(sent), len(parts.begun), len(parts.batches)) == (3, 3, 3)
 
 
 @pytest.mark.parametrize("kind", ["extractions", "indexes", "runs"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from datetime import UTC, datetime
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,10 @@ import pytest
 from sqlalchemy.orm import Session
 
 from features.pipelines import stores
+from features.pipelines.states import RunState
+from features.pipelines.tables import Run, RunStep
 from jobs.accounts.keys import authenticate
+from jobs.tables import Batch
 from tests.api.browser import Browser
 
 Browse = Callable[[str | None], Browser]
@@ -94,9 +98,44 @@ def test_schedules_and_runs_are_told_while_one_looks(nightly: Browser, browse: B
     run = nightly.call("POST", "/v1/runs", json={"pipeline": schedule["pipeline_id"]}).json()
     told = nightly.events(f"/live/pipelines/runs/{run['id']}")
     before = next(told)
-    assert before["values"] == {"tokens": "0"}
+    assert (before["values"]["tokens"], before["values"]["flow.state"]) == ("0", ["queued", ""])
     nightly.call("POST", f"/v1/runs/{run['id']}/cancel")
     assert next(told)["layout"] != before["layout"]
     stranger = browse(deployment.new_key())
     assert next(stranger.events("/live/pipelines"))["values"] == {}
     assert next(stranger.events(paths[1]))["layout"] == "gone"
+
+
+def test_a_run_shows_its_steps_with_hostile_names_and_follows_their_batches(nightly: Browser, deployment: Any) -> None:
+    (schedule,) = nightly.get("/v1/schedules").json()["data"]
+    run_id = nightly.call("POST", "/v1/runs", json={"pipeline": schedule["pipeline_id"]}).json()["id"]
+    input_file = nightly.post(
+        "/v1/files",
+        data={"purpose": "batch"},
+        files={"file": ("a.jsonl", b"{}")},
+        headers={"x-csrf-token": nightly.token()},
+    ).json()["id"]
+    submission = {"input_file_id": input_file, "endpoint": "/v1/chat/completions", "completion_window": "24h"}
+    own, rows = (nightly.call("POST", "/v1/batches", json=submission).json()["id"] for _ in range(2))
+    steps = [{"name": "<i>first", "source": {"batch": rows}}, {"name": "second", "source": {"batch": "batch_other"}}]
+    with Session(deployment.engine) as session, session.begin():
+        run = session.get_one(Run, run_id)
+        run.definition, run.state, run.started_at = {"steps": steps}, RunState.RUNNING, run.created_at
+        session.add(RunStep(flow_id=run_id, number=0, name="<i>first", batch_id=own, num_lines=5, num_rows=5))
+    page = nightly.get(f"/pipelines/runs/{run_id}").text
+    assert ("&lt;i&gt;first" in page, "<i>first" in page) == (True, False)
+    assert page.count(f'href="/batches/{own}"') == page.count(f'href="/batches/{rows}"') == 1
+    assert ("/batches/batch_other" in page, "batch_other" in page) == (False, True), "there is no such batch"
+    assert (page.count('class="node begun open"'), page.count('class="node ahead"')) == (1, 1)
+    told = nightly.events(f"/live/pipelines/runs/{run_id}")
+    before = next(told)
+    assert before["values"]["0.lines"] == "0 / 5"
+    with Session(deployment.engine) as session, session.begin():
+        batch = session.get_one(Batch, own)
+        batch.num_requests, batch.num_completed, batch.output_tokens = 5, 2, 77
+    after = next(told)
+    assert after["layout"] == before["layout"]
+    assert {"0.lines": "2 / 5", "0.tokens": "77", "0.done": "400"}.items() <= after["values"].items()
+    with Session(deployment.engine) as session, session.begin():
+        session.get_one(RunStep, (run_id, 0)).done_at = datetime.now(UTC)
+    assert next(told)["layout"] != before["layout"]

@@ -20,7 +20,8 @@ def test_an_index_is_its_tenants_and_told_while_it_is_built(
         page = browser.get(path).text
         assert ("boats &lt;i&gt;" in page, "boats <i>" in page, f"/indexes/{made}" in page) == (True, False, True)
     assert "two bytes each" in page  # the tokenizer of passages
-    assert next(browser.events(f"/live/indexes/{made}"))["values"]["state"] == ["in progress", ""]
+    values = next(browser.events(f"/live/indexes/{made}"))["values"]
+    assert (values["flow.state"], "read" in values["flow.why"]) == (["in progress", ""], True)
     stranger = browse(deployment.new_key())
     assert stranger.get(f"/indexes/{made}").status_code == 404
     assert made not in stranger.get("/indexes").text

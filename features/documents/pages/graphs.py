@@ -1,0 +1,59 @@
+"""The graph of an extraction: its stages, those to come, and the index that it asks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from api.dashboard import formats
+from api.dashboard.flow_view import FlowView, NodeView, SourceView, ahead, flow_view
+from features.documents.extraction.course.job import Passes
+from features.documents.stages import DocumentStage, may_ask_again, stages_ahead
+from features.documents.tables import Extraction, ExtractionNode
+from flows.parts import FlowParts
+from flows.tables import FlowNode
+from jobs.forecasts.outlooks import Outlook
+
+_ROUND = (DocumentStage.ASK_AGAIN, DocumentStage.GROUND_AGAIN)
+"""Stages that have something to do only if values are doubtful."""
+
+
+def graph_of(
+    extraction: Extraction, parts: FlowParts[ExtractionNode], *, outlooks: Mapping[str, Outlook], currency: str
+) -> FlowView:
+    """Return the graph of an extraction; `outlooks` are those of its open batches."""
+    return flow_view(
+        extraction,
+        parts,
+        _nodes_ahead(_passes(extraction), parts.begun),
+        outlooks=outlooks,
+        currency=currency,
+        expires_at=extraction.expires_at,
+        sources=_sources(extraction),
+    )
+
+
+def _nodes_ahead(passes: Passes, begun: Sequence[FlowNode]) -> list[NodeView]:
+    stages = stages_ahead(passes, begun)
+    is_round_open = bool(begun) and begun[-1].name == DocumentStage.ASK_AGAIN
+    nodes = [_ahead(stage, is_certain=stage not in _ROUND or is_round_open) for stage in stages]
+    further = [_ahead(stage, is_certain=False) for stage in _ROUND] if may_ask_again(passes, begun) else []
+    behind = int(is_round_open)  # the round that has begun ends first
+    return [*nodes[:behind], *further, *nodes[behind:]]
+
+
+def _ahead(stage: DocumentStage, *, is_certain: bool) -> NodeView:
+    return ahead(formats.state_name(stage), is_certain=is_certain)
+
+
+def _passes(extraction: Extraction) -> Passes:
+    """Return its passes from the stored plan, which is not parsed: one of another release must not fail."""
+    stored = extraction.plan.get("passes") or {}
+    return Passes(again=extraction.again, cover=bool(stored.get("cover", False)))
+
+
+def _sources(extraction: Extraction) -> list[SourceView]:
+    corpus = extraction.plan.get("corpus") or {}
+    if not corpus:
+        return []
+    index_id = str(corpus["index_id"])
+    return [SourceView(what="index", name=str(corpus.get("name") or index_id), path=f"/indexes/{index_id}")]
