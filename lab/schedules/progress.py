@@ -47,5 +47,6 @@ _MAKE_DUE = text("""
 _PROGRESS = text("""
     SELECT (SELECT count(*) FROM run) AS made, (SELECT count(*) FROM run_step) AS handed_in,
         (SELECT count(*) FROM batch WHERE state = 'in_progress') AS validated,
-        (SELECT min(coalesce(reason, state)) FROM run WHERE state NOT IN ('queued', 'running')) AS failed
+        (SELECT min(coalesce(reason, state)) FROM flow WHERE recipe = 'run' AND state NOT IN ('queued', 'running'))
+            AS failed
 """)

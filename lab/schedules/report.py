@@ -48,8 +48,9 @@ def _per_run(spent: Spent, number: int) -> str:
 
 
 _MOMENTS = text("""
-    SELECT run.created_at, run.started_at, batch.created_at, batch.in_progress_at
-    FROM run LEFT JOIN run_step ON run_step.run_id = run.id LEFT JOIN batch ON batch.id = run_step.batch_id
+    SELECT flow.created_at, run.started_at, batch.created_at, batch.in_progress_at
+    FROM flow JOIN run ON run.id = flow.id LEFT JOIN flow_node AS node ON node.flow_id = flow.id
+    LEFT JOIN batch ON batch.id = node.batch_id
 """)
 _STATEMENTS = text("""
     SELECT query, calls, total_exec_time + total_plan_time AS ms FROM pg_stat_statements

@@ -361,5 +361,5 @@ def test_an_id_that_a_script_has_lost_is_refused(command: Sequence[str]) -> None
 def test_extract_is_shown_under_the_name_that_it_is_called_by() -> None:
     status, said = tokenmill("extract", "a.pdf", COLUMNS="80")
     assert status == 2
-    assert "cli.main extract [OPTIONS] {DOCS}...\n" in said
-    assert "cli.main extract --help' for help.\n" in said
+    assert "cli.main extract run [OPTIONS] {DOCS}...\n" in said
+    assert "cli.main extract run --help' for help.\n" in said

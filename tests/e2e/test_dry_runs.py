@@ -140,5 +140,5 @@ def test_a_table_takes_what_was_foretold(stack: Any, tmp_path: Path) -> None:
     (tmp_path / "prompt.j2").write_text("# system:\nExtract the fields as JSON.\n# user:\n{{ text }}\n")
     (tmp_path / "out.json").write_text(json.dumps(MAP_SCHEMA))
     named = ["--prompt", str(tmp_path / "prompt.j2"), "--schema", str(tmp_path / "out.json"), "--temperature", "0"]
-    command = ["map", str(tmp_path / "in.jsonl"), *named]
+    command = ["map", str(tmp_path / "in.jsonl"), *named, "--keep"]
     compare(stack, tmp_path, command, "out.jsonl", passes=["tokens"])
