@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -25,6 +25,9 @@ class Effects:
         self.seen: list[str] = []
         self._at, self._do = at, do
 
+    def begin(self, unit: str) -> None:
+        """Note that a unit of work begins; `unit` is the same if it is tried again."""
+
     def before(self, what: str) -> None:
         is_first = what not in self.seen
         self.seen.append(what)
@@ -32,6 +35,37 @@ class Effects:
             if self._do is None:
                 raise Killed(what)
             self._do()
+
+
+class EffectsOfUnits(Effects):
+    """Acts in every unit of work: before those of its effects that have given numbers, once before each."""
+
+    def __init__(
+        self, *kinds: str, numbers: Container[int] = range(1, 1000), do: Callable[[], None] | None = None
+    ) -> None:
+        """Only effects of these kinds have numbers, from 1 in each unit."""
+        super().__init__()
+        self.num_acts = 0
+        self._kinds, self._numbers, self._act = kinds, numbers, do or self._kill
+        self._unit, self._num_seen = "", 0
+        self._acted: set[tuple[str, int]] = set()
+
+    def begin(self, unit: str) -> None:
+        self._unit, self._num_seen = unit, 0
+
+    def before(self, what: str) -> None:
+        super().before(what)
+        if what not in self._kinds:
+            return
+        self._num_seen += 1
+        effect = self._unit, self._num_seen
+        if self._num_seen in self._numbers and effect not in self._acted:
+            self._acted.add(effect)
+            self.num_acts += 1
+            self._act()
+
+    def _kill(self) -> None:
+        raise Killed(self.seen[-1])
 
 
 class WatchedMaker:
@@ -70,3 +104,19 @@ class WatchedStorage(Storage):
         with super().writer(key) as writer:
             yield writer
             self._effects.before("object")
+
+
+class WatchedReads(WatchedStorage):
+    """Reads are effects, too."""
+
+    def size(self, key: str) -> int:
+        self._effects.before("read")
+        return super().size(key)
+
+    def read_range(self, key: str, start: int, end: int) -> bytes:
+        self._effects.before("read")
+        return super().read_range(key, start, end)
+
+    def read_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        self._effects.before("read")
+        return super().read_ranges(key, ranges)
