@@ -14,13 +14,12 @@ from jobs.audit.audit import audit
 from jobs.batches import deletion
 from jobs.chunks import unbilled
 from jobs.errors import NotFoundError
-from jobs.partitions import partition_days
+from jobs.partitions import batch_day, partition_days
 from jobs.retention import purging
 from jobs.storage import Storage
 from jobs.tables import Batch, Chunk, Ledger, Result
 
 Make = Callable[..., Any]
-TODAY = datetime.now(UTC).date()
 
 
 @pytest.fixture
@@ -69,7 +68,7 @@ def ledger(batch: Batch, chunk_id: int, flush_no: int) -> Ledger:
 def result(batch: Batch, line_no: int, **columns: Any) -> Result:
     failed = line_no == 3
     values: dict[str, Any] = {
-        "batch_day": TODAY, "batch_id": batch.id, "line_no": line_no, "result_no": line_no + 1,
+        "batch_day": batch_day(batch.created_at), "batch_id": batch.id, "line_no": line_no, "result_no": line_no + 1,
         "status_code": 400 if failed else 200, "is_error": failed, "input_tokens": 0 if failed else 10,
         "cached_tokens": 0 if failed else 1, "output_tokens": 0 if failed else 20, "line": b"{}",
     }  # fmt: skip

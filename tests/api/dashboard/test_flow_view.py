@@ -17,6 +17,7 @@ from jobs.states import StageKind
 from jobs.tables import Batch
 
 NOW = datetime.now(UTC)
+"""When the tests were collected: compared with the clock only where minutes do not matter."""
 BEGAN = NOW - timedelta(minutes=30)
 AHEAD = (ahead("ground"), ahead("ask again", is_certain=False))
 
@@ -64,7 +65,8 @@ def view(of: Flow, parts: FlowParts[FlowNode] | None = None, **values: Any) -> F
 
 
 def test_begun_nodes_show_lines_tokens_cost_and_time_and_others_what_is_to_come() -> None:
-    graph = view(flow())
+    open_node = node("ask_twice", 1, batch_id=ASK.id, begun_at=datetime.now(UTC) - timedelta(minutes=30))
+    graph = view(flow(), parts_of([NODES[0], open_node]))
     assert [(node.name, node.kind.value, node.is_open) for node in graph.nodes] == [
         ("read", "begun", False),
         ("ask twice", "begun", True),
@@ -136,10 +138,11 @@ def wait(of: Flow, parts: FlowParts[FlowNode], outlook: Outlook | None = None, *
 
 
 def test_a_flow_waits_for_its_reason_until_the_next_try() -> None:
-    limited = wait(flow(reason="1,000 lines are queued", look_at=NOW + timedelta(minutes=5)), parts_of())
+    now = datetime.now(UTC)
+    limited = wait(flow(reason="1,000 lines are queued", look_at=now + timedelta(minutes=5)), parts_of())
     assert (limited.why, limited.is_problem) == ("1,000 lines are queued", True)
     assert "in 4 min" in limited.until or "in 5 min" in limited.until
-    overdue = wait(flow(reason="no", look_at=NOW - timedelta(minutes=5)), parts_of([], []))
+    overdue = wait(flow(reason="no", look_at=now - timedelta(minutes=5)), parts_of([], []))
     assert overdue.until == "The next try is due now."
 
 
