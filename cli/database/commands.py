@@ -23,13 +23,21 @@ app = typer.Typer(help="The database: its schema, backups and object store.", no
 
 
 @app.command("upgrade")
-def db_upgrade(data_dir: DataDirOption = None) -> None:
+def db_upgrade(
+    wait: Annotated[float, typer.Option(min=0, help="Seconds to wait for Postgres, which may still be starting.")] = 0,
+    data_dir: DataDirOption = None,
+) -> None:
     """Upgrade the schema, the database roles and their rights to this version; can be repeated."""
     from jobs.access import SERVICE, arrange
-    from jobs.database import upgrade
+    from jobs.database import connect, upgrade, wait_until_ready
     from jobs.storage import Storage, store_marker
 
     owner_url = owner_database_url(data_dir)
+    waited = connect(owner_url)
+    try:
+        wait_until_ready(waited, wait)
+    finally:
+        waited.dispose()
     print(f"the schema is at revision {upgrade(owner_url)}")
     refusal = arrange(owner_url, logins=given_logins(data_dir))
     print(refusal or f"services can log in as {SERVICE}, which owns nothing: docs/database_roles.md")
