@@ -100,6 +100,8 @@ class Feature:
     """Functions of `(session, tenant_id)`: bytes of its objects that are not files but count as stored."""
     on_tenant_end: tuple[str, ...] = ()
     """Functions of `(session, tenant_id)`, called in the transaction that ends a tenant."""
+    holders: tuple[str, ...] = ()
+    """What fills lines of batches before they run: `jobs.hooks.Holder`."""
 
 
 def resolve(part: str) -> Any:

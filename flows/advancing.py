@@ -81,7 +81,7 @@ class FlowAdvancer(Generic[FlowRow, AnyStanding]):
         try:
             self._go_on_or_fail(work)
         except ServiceError as error:
-            self._try_again_later(work, str(error))
+            self._try_again_later(work, str(error), may_fail=not self._recipe.outlasts_services)
         except (CancelHeardError, FencedOutError, StoppingError):
             raise
         except Exception:
@@ -158,7 +158,7 @@ class FlowAdvancer(Generic[FlowRow, AnyStanding]):
             flow.look_at = min(now + min(max(waited, _FIRST_ROOM_PAUSE), _MAX_ROOM_PAUSE), until)
         log.info("work waits for room kind=%s id=%s", self._recipe.name, work.claim.id)
 
-    def _try_again_later(self, work: ClaimedWork[FlowRow], reason: str) -> None:
+    def _try_again_later(self, work: ClaimedWork[FlowRow], reason: str, *, may_fail: bool = True) -> None:
         """Record a temporary problem, or fail the flow where it has persisted."""
         # Counted in its own transaction: if ending the flow is what fails, it still waits for its next try.
         with work.writing() as (session, flow):
@@ -169,7 +169,7 @@ class FlowAdvancer(Generic[FlowRow, AnyStanding]):
             flow.look_at = session.scalar(select(func.clock_timestamp() + pause))
         kind = self._recipe.name
         log.warning("work waits kind=%s id=%s tries=%d reason=%s", kind, work.claim.id, num_tries, reason)
-        if num_tries >= _MAX_TRIES:
+        if may_fail and num_tries >= _MAX_TRIES:
             with work.writing() as (session, flow):
                 self._end_early(session, flow)
 

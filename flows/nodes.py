@@ -18,7 +18,7 @@ from jobs.batches import made_inputs
 from jobs.batches.submission import CreateBatch
 from jobs.files import NewFile
 from jobs.settings import Settings
-from jobs.states import AskedPriority, InvalidLines
+from jobs.states import AskedPriority, InvalidLines, UncoveredLines
 from jobs.storage import Storage
 from jobs.tables import Batch, Tenant
 
@@ -58,6 +58,10 @@ class NodeBatch:
     outputs_last_seconds: int
     least_minutes: int = 1
     """Minimum window, even where the flow's time is over."""
+    serves: str | None = None
+    """The id of the accepted batch that it serves: neither a right nor a full queue refuses it."""
+    uncovered_lines: UncoveredLines = UncoveredLines.WAIT
+    trace_context: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +120,9 @@ def _submit(session: Session, flow: Flow, lines: NewFile, wanted: NodeBatch, set
         output_expires_after_seconds=wanted.outputs_last_seconds,
         priority=AskedPriority(wanted.priority),
         invalid_lines=InvalidLines.SKIP,
+        uncovered_lines=wanted.uncovered_lines,
+        stage_of=wanted.serves,
+        trace_context=wanted.trace_context,
         is_ours=True,
     )
     tenant = session.get_one(Tenant, flow.tenant_id)

@@ -9,8 +9,7 @@ from typing import Generic
 from sqlalchemy.orm import Session
 
 from flows.nodes import AnyNode, batches_of, nodes_of
-from jobs.batches.retrieval.stages import stages_of_each
-from jobs.states import StageKind
+from flows.serving import serving_batches
 from jobs.tables import Batch
 
 
@@ -21,8 +20,8 @@ class FlowParts(Generic[AnyNode]):
     begun: Sequence[AnyNode]
     batches: Mapping[str, Batch]
     """Of the nodes, by id."""
-    retrievals: Mapping[str, Sequence[tuple[StageKind, Batch]]]
-    """The batches that looked up the passages of a node's batch, in order, by its id."""
+    serving: Mapping[str, Sequence[Batch]]
+    """The batches of flows that served a node's batch, in order, by its id."""
 
     def batch_of(self, node: AnyNode) -> Batch | None:
         """Return the batch of a node; None if there was nothing to do."""
@@ -31,12 +30,11 @@ class FlowParts(Generic[AnyNode]):
     @property
     def all_batches(self) -> dict[str, Batch]:
         """Return all batches that worked for the flow, by id."""
-        looked_up = {batch.id: batch for each in self.retrievals.values() for _, batch in each}
-        return {**self.batches, **looked_up}
+        return {**self.batches, **{batch.id: batch for each in self.serving.values() for batch in each}}
 
 
 def read_parts(session: Session, kind: type[AnyNode], flow_id: str) -> FlowParts[AnyNode]:
     """Return the parts of a flow, in three queries."""
     begun = nodes_of(session, kind, flow_id)
     batches = batches_of(session, begun)
-    return FlowParts(begun=begun, batches=batches, retrievals=stages_of_each(session, batches))
+    return FlowParts(begun=begun, batches=batches, serving=serving_batches(session, batches))

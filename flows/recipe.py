@@ -28,6 +28,8 @@ class Recipe(ABC, Generic[FlowRow, AnyStanding]):
     name: ClassVar[str]
     """The value of `flow.recipe`."""
     kind: type[FlowRow]
+    outlasts_services: ClassVar[bool] = False
+    """Whether a flow waits for a service that is away as long as it may, instead of failing after some tries."""
 
     @abstractmethod
     def look(self, session: Session, flow_id: str) -> AnyStanding:

@@ -24,6 +24,7 @@ class Flow(Base):
         Index(None, "tenant_id", "recipe", "created_at", "id"),
         Index("flow_open_idx", "recipe", "tenant_id", postgresql_where=text("ended_at IS NULL")),
         Index("flow_ended_idx", "recipe", "ended_at", postgresql_where=text("ended_at IS NOT NULL")),
+        Index(None, "for_batch_id", postgresql_where=text("for_batch_id IS NOT NULL")),
         Index("flow_lane_idx", "lane", unique=True, postgresql_where=text(one_of("state", CLAIMABLE_STATES))),
         CheckConstraint(one_of("state", FlowState), name="state"),
         {"postgresql_with": {"fillfactor": "70"}},
@@ -47,6 +48,7 @@ class Flow(Base):
     claimed_until: Mapped[datetime | None]
     look_at: Mapped[datetime | None]  # not due before
     num_tries: Mapped[int] = mapped_column(Integer, server_default="0")  # failed tries of its current node
+    for_batch_id: Mapped[str | None] = mapped_column(ForeignKey("batch.id"))  # the batch that its own ones serve
 
 
 class FlowNode(Base):

@@ -139,13 +139,6 @@ class UncoveredLines(StrEnum):
     FAIL = "fail"  # such a line becomes an error line, once none of the tenant's lines runs whose tokens may come back
 
 
-class StageKind(StrEnum):
-    """What a batch does for another one, before that one's lines can run."""
-
-    EMBED = "embed"  # queries become vectors
-    FIND = "find"  # passages are found for them
-
-
 class BudgetUnit(StrEnum):
     """What a window budget counts."""
 

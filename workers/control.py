@@ -16,7 +16,6 @@ from celery import Celery
 from sqlalchemy.orm import Session, sessionmaker
 
 from features import meters_of, parts
-from features.retrieval.questions import embedder_of
 from jobs.batches.finalisation import finalise_batch
 from jobs.batches.lifecycle import trace_context
 from jobs.batches.sweeps import DueBatch
@@ -59,7 +58,7 @@ class Control:
     ) -> None:
         """`hold_sessions` renew claims on separate connections; without them, renewals share those of `sessions`.
 
-        `has_ended` is called when a batch has ended.
+        `has_ended` is called when a batch has ended, or is held.
         """
         self._sessions = sessions
         self._hold_sessions = hold_sessions
@@ -75,7 +74,7 @@ class Control:
         name = "validate" if due.state is BatchState.VALIDATING else "finalise"
         with self._traces.span(name, parent=self._trace_of(due.batch_id), batch_id=due.batch_id):
             outcome = work(due.batch_id)
-        if outcome in TERMINAL_BATCH_STATES:
+        if outcome in TERMINAL_BATCH_STATES or outcome is BatchState.VALIDATING:
             self._has_ended()
         return outcome is not None
 
@@ -93,7 +92,6 @@ class Control:
             batch_id,
             settings=self._settings,
             hold_sessions=self._hold_sessions,
-            embedder_of=embedder_of,
         )
         self._time(VALIDATION_SECONDS, began, outcome)
         log.info("batch validated batch_id=%s outcome=%s", batch_id, outcome)
@@ -139,7 +137,7 @@ def main(settings: Settings) -> None:
 
     def has_ended() -> None:
         for each in running:
-            each.wake()  # it may wait for this batch
+            each.wake()  # it may wait for this batch, or hold it
 
     control = Control(
         maker,

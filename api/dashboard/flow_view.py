@@ -19,14 +19,16 @@ from flows.tables import Flow, FlowNode
 from jobs.accounts import prices
 from jobs.accounts.money import in_currency
 from jobs.forecasts.outlooks import Outlook
+from jobs.lines.embedding_bodies import EMBEDDING_ENDPOINT
+from jobs.lines.passage_bodies import FIND_ENDPOINT
 from jobs.outcomes import Outcome, standing
-from jobs.states import BatchState, StageKind
+from jobs.states import BatchState
 from jobs.tables import Batch
 
 OutlooksOf = Callable[[Session, Sequence[Batch]], Mapping[str, Outlook]]
 """Reads the outlooks of batches, by id."""
 
-_TAKEN = {StageKind.EMBED: "queries", StageKind.FIND: "passages"}
+_TAKEN = {EMBEDDING_ENDPOINT: "queries", FIND_ENDPOINT: "passages"}
 _EMPTY = "nothing to do"
 _NOT_REACHED = "not reached"
 
@@ -172,7 +174,8 @@ def _begun(
     flow: Flow, node: FlowNode, parts: FlowParts[Any], *, name: str, currency: str, sources: Sequence[SourceView]
 ) -> NodeView:
     batch = parts.batch_of(node)
-    looked_up = [batch_source(each, what=_TAKEN[kind]) for kind, each in parts.retrievals.get(node.batch_id or "", ())]
+    serving = parts.serving.get(node.batch_id or "", ())
+    looked_up = [batch_source(each, what=_TAKEN[each.endpoint]) for each in serving]
     view = NodeView(
         name=name,
         kind=NodeKind.BEGUN,

@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 
 from features.documents import lifecycle, outputs, record_ranges, stages
 from features.documents.claims import ExtractionWork
+from features.documents.collections.embedders import EmbedderOf, no_embedder
 from features.documents.collections.read_notes import note_read
 from features.documents.reviewing import reviews
 from features.documents.stage_lines import ExtractionFailedError, StageLines
@@ -27,7 +28,6 @@ from flows.recipe import EndEarlyError, Recipe
 from flows.tables import FlowNode
 from jobs import files
 from jobs.batches import made_inputs
-from jobs.batches.validation import EmbedderOf, no_embedder
 from jobs.errors import InputError, LimitError, OverBudgetError, RateLimitError, TooLargeError
 from jobs.files import NewFile
 from jobs.settings import Settings
@@ -47,7 +47,7 @@ class ExtractionRecipe(Recipe[Extraction, Standing]):
     kind = Extraction
 
     def __init__(self, storage: Storage, settings: Settings, *, embedder_of: EmbedderOf = no_embedder) -> None:
-        """`embedder_of` as for `validate_batch`."""
+        """`embedder_of` names the models of indexes."""
         self._storage = storage
         self._settings = settings
         self._embedder_of = embedder_of

@@ -10,6 +10,7 @@ from itertools import islice
 from features.documents import questions
 from features.documents.claims import ExtractionWork
 from features.documents.collections import corpora, documents
+from features.documents.collections.embedders import EmbedderOf
 from features.documents.collections.snapshot import KeptDocument, encoded, kept_documents
 from features.documents.examples import Examples
 from features.documents.extraction.course.corpus import Corpus
@@ -20,7 +21,6 @@ from features.documents.stages import DocumentStage, stage_of
 from features.documents.standing import Standing
 from features.documents.tables import Extraction, ExtractionNode
 from jobs import files
-from jobs.batches.validation import EmbedderOf
 from jobs.errors import ConflictError, InputError, NotFoundError
 from jobs.files import NewFile, Purpose
 from jobs.settings import Settings

@@ -11,8 +11,8 @@ from sqlalchemy.orm import Session
 from features.documents.extraction.course.job import Passes
 from features.documents.tables import Extraction, ExtractionNode
 from flows import nodes
+from flows.serving import serving_batches
 from flows.tables import FlowNode
-from jobs.batches.retrieval import stages as retrieval_stages
 from jobs.files import MAX_EXPIRY_SECONDS, NewFile
 from jobs.lines.bodies import CHAT_ENDPOINT
 from jobs.lines.document_bodies import GROUND_ENDPOINT, READ_ENDPOINT
@@ -83,13 +83,13 @@ def all_batches_of_each(
     Takes two queries.
     """
     own = nodes.batches_of(session, [stage for of_one in stages.values() for stage in of_one])
-    retrievals = retrieval_stages.stages_of_each(session, own)
+    serving = serving_batches(session, own)
     return {
         extraction_id: {
             batch.id: batch
             for stage in of_one
             if stage.batch_id in own
-            for batch in (own[stage.batch_id], *(each for _, each in retrievals.get(stage.batch_id, ())))
+            for batch in (own[stage.batch_id], *serving.get(stage.batch_id, ()))
         }
         for extraction_id, of_one in stages.items()
     }

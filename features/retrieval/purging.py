@@ -1,4 +1,4 @@
-"""Purges deleted indexes: their batches and files, objects and rows; and sweeps objects that no row names."""
+"""Purges deleted indexes: their batches and files, objects and rows; rows of fills; and objects that no row names."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from features.retrieval import stages
 from features.retrieval.objects import named_key, vectors_key
 from features.retrieval.states import TERMINAL_INDEX_STATES
-from features.retrieval.tables import IndexSegment, PassageIndex
+from features.retrieval.tables import IndexSegment, PassageFill, PassageIndex
 from flows import rows
 from flows.deletion import delete_batches
 from jobs import deletions
@@ -24,7 +24,7 @@ from jobs.retention.purging import delete_objects
 from jobs.settings import Settings
 from jobs.storage import Storage, StoredObject, prepared, tokenizers
 from jobs.storage.store_owner import may_sweep
-from jobs.tables import Tenant
+from jobs.tables import Batch, Tenant
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +37,7 @@ def purges(maker: sessionmaker[Session], storage: Storage, settings: Settings) -
     age = timedelta(hours=settings.leftover_hours)
     return (
         Purge(what="indexes", step=lambda: purge_indexes(maker, storage)),
+        Purge(what="fills", step=lambda: purge_fills(maker)),
         Purge(
             what="leftovers of indexes",
             chore="sweep indexes",
@@ -56,6 +57,18 @@ def purge_indexes(maker: sessionmaker[Session], storage: Storage) -> int:
         due = select(PassageIndex.id).where(PassageIndex.deleted_at.is_not(None), PassageIndex.state.in_(_ENDED))
         index_ids = session.scalars(due.order_by(PassageIndex.deleted_at).limit(_ROWS)).all()
     return sum(_purge(maker, storage, index_id) for index_id in index_ids)
+
+
+def purge_fills(maker: sessionmaker[Session]) -> int:
+    """Delete the rows of ended fills whose batch, and with it their own batches, is deleted; return how many."""
+    num_gone = 0
+    while True:
+        with transaction(maker) as session:
+            fill_ids = session.scalars(_FILLS_OF_DELETED.limit(_ROWS)).all()
+            rows.forget(session, fill_ids)
+        if not fill_ids:
+            return num_gone
+        num_gone += len(fill_ids)
 
 
 def sweep_index_objects(maker: sessionmaker[Session], storage: Storage, *, age: timedelta) -> int:
@@ -129,6 +142,13 @@ def _object_keys(session: Session, index_id: str) -> list[str]:
     segments = session.scalars(select(IndexSegment.object_key).where(IndexSegment.index_id == index_id))
     return documents + [key for object_key in segments for key in (object_key, vectors_key(object_key))]
 
+
+_FILLS_OF_DELETED = (
+    select(PassageFill.id)
+    .join(Batch, Batch.id == PassageFill.for_batch_id)
+    .where(Batch.deleted_at.is_not(None), PassageFill.ended_at.is_not(None))
+    .order_by(PassageFill.id)
+)
 
 _DELETE_OF_DELETED_TENANTS = text("""
     UPDATE passage_index SET deleted_at = now() FROM flow JOIN tenant ON tenant.id = flow.tenant_id

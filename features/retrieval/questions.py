@@ -13,12 +13,12 @@ import orjson
 from numpy.typing import NDArray
 from sqlalchemy.orm import Session
 
+from features.documents.collections.embedders import Embedder
 from features.retrieval.lifecycle import INDEXES
 from features.retrieval.parts import IndexParts, parts_of
 from features.retrieval.segments import vector_of
 from jobs.batches import lifecycle, made_inputs
 from jobs.batches.results import read_finished_lines
-from jobs.batches.retrieval.asking import Embedder
 from jobs.batches.submission import CreateBatch
 from jobs.chunks import fleet
 from jobs.errors import InputError, UnservedError

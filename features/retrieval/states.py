@@ -1,4 +1,4 @@
-"""States of indexes and their moves."""
+"""States of indexes and of fills, and their moves."""
 
 from __future__ import annotations
 
@@ -30,3 +30,30 @@ INDEX_MOVES: dict[IndexState, frozenset[IndexState]] = {
 }
 
 TERMINAL_INDEX_STATES = frozenset(state for state in IndexState if not state.following)
+
+
+class FillState(State):
+    """States of what fills the lines of a batch."""  # `features.retrieval.fills` alone writes them
+
+    IN_PROGRESS = "in_progress"
+    CANCELLING = "cancelling"  # its batch has ended, and the lookups that it waits for are being cancelled
+    COMPLETED = "completed"
+    FAILED = "failed"  # its batch fails, or is validated again as its input is missing
+    CANCELLED = "cancelled"
+
+    @property
+    def following(self) -> frozenset[FillState]:
+        return FILL_MOVES[self]
+
+
+_F = FillState
+
+FILL_MOVES: dict[FillState, frozenset[FillState]] = {
+    _F.IN_PROGRESS: frozenset({_F.COMPLETED, _F.FAILED, _F.CANCELLING}),
+    _F.CANCELLING: frozenset({_F.CANCELLED}),
+    _F.COMPLETED: frozenset(),
+    _F.FAILED: frozenset({_F.IN_PROGRESS}),  # the input is there again
+    _F.CANCELLED: frozenset(),
+}
+
+TERMINAL_FILL_STATES = (FillState.COMPLETED, FillState.FAILED, FillState.CANCELLED)

@@ -1,11 +1,12 @@
-"""Indexes of passages of collections, built by a flow of batches."""
+"""Indexes of passages of collections, and passages for the prompts of batches: both by flows of batches."""
 
 from __future__ import annotations
 
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import CheckConstraint, ForeignKey, Index, Integer, text
+from sqlalchemy import CheckConstraint, ForeignKey, Index, Integer, Text, text
+from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.orm import Mapped, mapped_column
 
 from flows.tables import Flow, FlowNode, RequestColumns
@@ -67,3 +68,21 @@ class IndexSegment(Base):
     num_documents: Mapped[int] = mapped_column(Integer)
     num_passages: Mapped[int | None] = mapped_column(Integer)  # null: not made yet, or failed
     size_bytes: Mapped[int] = mapped_column(server_default="0")  # of all its objects
+
+
+class PassageFill(Flow):
+    """Puts passages of indexes into the prompts of the batch that it is for; see `features.retrieval.fills`."""
+
+    __tablename__ = "passage_fill"
+    __mapper_args__ = {"polymorphic_identity": "fill"}  # noqa: RUF012 - SQLAlchemy's own protocol
+
+    id: Mapped[str] = mapped_column(ForeignKey("flow.id", ondelete="CASCADE"), primary_key=True)
+    models: Mapped[list[str]] = mapped_column(
+        ARRAY(Text), server_default="{}"
+    )  # that embed queries: one per first node
+
+
+class FillNode(FlowNode):
+    """A lookup that has begun."""
+
+    __mapper_args__ = {"polymorphic_identity": "fill"}  # noqa: RUF012 - SQLAlchemy's own protocol

@@ -6,6 +6,7 @@ The rows of batches and tenants stay for the ledger, emptied of user data. Objec
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 
 from sqlalchemy import Select, case, func, null, select, update
@@ -14,7 +15,6 @@ from sqlalchemy.orm import Session, sessionmaker
 from jobs import deletions, files, hooks
 from jobs.accounts.keys import revoke_keys
 from jobs.batches import lifecycle
-from jobs.batches.retrieval.stages import is_stage, kept_stages
 from jobs.database import transaction
 from jobs.deletions import Deleted
 from jobs.errors import ConflictError, NotFoundError
@@ -28,9 +28,9 @@ _ENDED = [state.value for state in TERMINAL_BATCH_STATES]
 def delete_batch(session: Session, tenant_id: str, batch_id: str, *, by: str) -> list[str]:
     """Delete a batch that has ended, with its results and its output and error files; return the keys of their objects.
 
-    The objects may be deleted after the commit. The user's input file stays, as other batches may read it; passages
-    found for its prompts are deleted. Raises NotFoundError, or ConflictError where the batch, or one of its retrieval
-    stages, has not ended.
+    The objects may be deleted after the commit. The user's input file stays, as other batches may read it; what
+    features have made for this batch alone is deleted. Raises NotFoundError, or ConflictError where the batch, or what
+    works for it, has not ended.
     """
     batch = lifecycle.get_batch(session, tenant_id, batch_id)
     session.refresh(batch)
@@ -40,8 +40,9 @@ def delete_batch(session: Session, tenant_id: str, batch_id: str, *, by: str) ->
             f"Cannot delete a batch with status '{batch.state}'. Cancel it or wait for its end, then delete it.",
             code="batch_not_deletable",
         )
-    keys = _delete_stages(session, tenant_id, batch_id, by=by)
-    outputs = _lock_outputs(session, batch_id)
+    parts = hooks.parts_of(session, batch_id)
+    keys = [key for part_id in parts.batch_ids for key in delete_batch(session, tenant_id, part_id, by=by)]
+    outputs = _lock_outputs(session, batch_id, parts.file_ids)
     locked = lifecycle.lock_batch(session, batch_id)
     if locked is None or locked.deleted_at is not None:
         raise NotFoundError(f"No batch found with id {batch_id!r}.", param="batch_id")
@@ -53,17 +54,12 @@ def delete_batch(session: Session, tenant_id: str, batch_id: str, *, by: str) ->
     return keys + [file.object_key for file in outputs]
 
 
-def _delete_stages(session: Session, tenant_id: str, batch_id: str, *, by: str) -> list[str]:
-    """Delete a batch's retrieval stages; return the keys of their output objects."""
-    stages = kept_stages(session, batch_id)
-    return [key for stage in stages for key in delete_batch(session, tenant_id, stage.id, by=by)]
-
-
-def _lock_outputs(session: Session, batch_id: str) -> list[File]:
-    """Lock a batch's output files before the batch itself, in the order of whoever deletes one of them."""
-    made_input = case((Batch.source_file_id.is_not(None) | is_stage(), Batch.input_file_id))
-    columns = Batch.output_file_id, Batch.error_file_id, made_input
-    file_ids = session.execute(select(*columns).where(Batch.id == batch_id)).one()
+def _lock_outputs(session: Session, batch_id: str, others: Sequence[str]) -> list[File]:
+    """Lock a batch's output files, a filled input and `others` before the batch itself, in the order of whoever deletes
+    one of them."""
+    filled_input = case((Batch.source_file_id.is_not(None), Batch.input_file_id))
+    columns = Batch.output_file_id, Batch.error_file_id, filled_input
+    file_ids = [*session.execute(select(*columns).where(Batch.id == batch_id)).one(), *others]
     is_kept = File.id.in_([file_id for file_id in file_ids if file_id is not None]) & File.deleted_at.is_(None)
     query = select(File).where(is_kept).order_by(File.id).with_for_update()
     return list(session.scalars(query, execution_options={"populate_existing": True}))
@@ -121,7 +117,7 @@ def _delete_some(session: Session) -> int:
     num_cancelled = _cancel(session, theirs)
     ended = session.scalars(theirs.where(Batch.state.in_(_ENDED))).all()
     for batch in ended:
-        with suppress(NotFoundError, ConflictError):  # deleted with another one, or one of its stages has not ended
+        with suppress(NotFoundError, ConflictError):  # deleted with another one, or what works for it has not ended
             delete_batch(session, batch.tenant_id, batch.id, by=deletions.OPERATOR)
     return (
         num_cancelled + len(ended) + files.delete_all_of(session, deleted_tenants, by=deletions.OPERATOR, limit=_BLOCK)

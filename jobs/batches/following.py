@@ -1,7 +1,8 @@
 """Batches that start after another one has completed: when they may start, and how they fail if it never completes.
 
-A waiting batch is `validating`, with its tokens reserved and its window running. It refers to a batch created earlier
-and never changes that, so there are no cycles.
+This file alone decides that. A waiting batch is `validating`, with its tokens reserved and its window running. It
+refers to a batch created earlier and never changes that, so there are no cycles. One that is held, or whose input is
+filled, has begun: what becomes of its predecessor has no meaning any more.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from sqlalchemy.orm import Session, aliased
 
 from jobs.accounts import budgets
 from jobs.batches.lifecycle import NEVER_COMPLETES, move_batch
-from jobs.batches.retrieval import stages
 from jobs.batches.scan import whole_file_problem
 from jobs.claims.statements import ClaimSql, condition
 from jobs.states import BatchState
@@ -26,11 +26,12 @@ _IS_WAITING = text("batch.state = 'validating' AND batch.after_batch_id IS NOT N
 
 
 def may_start() -> ColumnElement[bool]:
-    """Return the condition that a batch's predecessor, if any, has completed, and no stage of it is open."""
+    """Return the condition that a validating batch may be validated: its predecessor, if any, has completed, and
+    nothing holds it."""
     earlier = aliased(Batch)
     is_over = (earlier.id == Batch.after_batch_id) & (earlier.state == BatchState.COMPLETED.value)
     has_its_turn = Batch.after_batch_id.is_(None) | exists().where(is_over, earlier.deleted_at.is_(None))
-    return has_its_turn & stages.are_over()
+    return Batch.held_by.is_(None) & (has_its_turn | Batch.source_file_id.is_not(None))
 
 
 def fail_followers(session: Session) -> list[str]:
@@ -54,8 +55,9 @@ def _failed() -> Select[Batch, str]:
     earlier = aliased(Batch)
     has_failed = earlier.state.in_([state.value for state in NEVER_COMPLETES]) | earlier.deleted_at.is_not(None)
     # A claimed batch has begun: its completed predecessor may be deleted.
+    has_not_begun = condition(ClaimSql("batch").is_free), Batch.held_by.is_(None), Batch.source_file_id.is_(None)
     joined = select(Batch, earlier.state).join(earlier, earlier.id == Batch.after_batch_id)
-    return joined.where(_IS_WAITING, has_failed, condition(ClaimSql("batch").is_free))
+    return joined.where(_IS_WAITING, has_failed, *has_not_begun)
 
 
 FAILED = _failed()

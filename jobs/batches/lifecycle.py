@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Sequence
-from contextlib import suppress
 
 from sqlalchemy import bindparam, func, select, text, update
 from sqlalchemy.orm import Session
@@ -16,7 +15,6 @@ from jobs import hooks
 from jobs.accounts import budgets
 from jobs.accounts.limits import Limits, check_priority, limits_of
 from jobs.batches import queue_limits
-from jobs.batches.retrieval.stages import open_stages
 from jobs.batches.submission import CreateBatch, check_file, check_request
 from jobs.call_limits import parse_window
 from jobs.chunks import leasing
@@ -52,6 +50,7 @@ _ENDS_WITH_A_STATE = (
     "reading_limit_seconds",
     "waits_for_tokens",
     "waits_for_picos",
+    "held_by",
     CLAIM_COLUMNS.owner,
     CLAIM_COLUMNS.until,
 )
@@ -147,9 +146,6 @@ def cancel_batch(session: Session, tenant_id: str, batch_id: str) -> Batch:
         raise ConflictError(f"Cannot cancel a batch with status '{batch.state}'.", code="batch_not_cancellable")
     move_batch(session, batch, BatchState.CANCELLING)
     leasing.withdraw_open(session, batch.id)
-    for stage in open_stages(session, batch.id):
-        with suppress(ConflictError):  # it has just ended
-            cancel_batch(session, tenant_id, stage.id)
     return batch
 
 
@@ -171,9 +167,9 @@ def lock_batch(session: Session, batch_id: str) -> Batch | None:
 def move_batch(session: Session, batch: Batch, after: BatchState, *, outcome: BatchState | None = None) -> None:
     """Move a batch to its next state and record the time; the only writer of `batch.state`.
 
-    The final move is an event for the tenant's webhooks. A move to finalizing has an `outcome` (completed, expired or
-    failed). Raises IllegalMoveError where the transition table does not allow the move, also when another transaction
-    moved the batch meanwhile: call `lock_batch` first.
+    The final move is an event for the tenant's webhooks, and any move of a held batch lets it go. A move to finalizing
+    has an `outcome` (completed, expired or failed). Raises IllegalMoveError where the transition table does not allow
+    the move, also when another transaction moved the batch meanwhile: call `lock_batch` first.
     """
     require_move(BatchState(batch.state), after)
     assert (outcome is not None) == (after is _NEEDS_OUTCOME), f"{after} with outcome {outcome}"
@@ -182,6 +178,7 @@ def move_batch(session: Session, batch: Batch, after: BatchState, *, outcome: Ba
         require_move(after, outcome)
         values["outcome"] = outcome.value
     session.flush()
+    is_held = batch.held_by is not None
     moved = session.scalar(
         update(Batch)
         .where(Batch.id == batch.id, Batch.state == batch.state, Batch.state.in_(sources_of(after)))
@@ -192,6 +189,8 @@ def move_batch(session: Session, batch: Batch, after: BatchState, *, outcome: Ba
     )
     if moved is None:
         raise IllegalMoveError(f"batch {batch.id} left {batch.state} before it could move to {after}")
+    if is_held:
+        hooks.let_go(session, moved)
     if after in TERMINAL_BATCH_STATES:
         hooks.emit(session, batch.tenant_id, EventType(f"batch.{after}"), {"id": batch.id})
 

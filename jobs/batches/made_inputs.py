@@ -52,6 +52,17 @@ class InputWriter:
         if len(self._block) >= _WRITTEN_AT_ONCE:
             self.flush()
 
+    def write_pieces(self, pieces: Iterable[bytes]) -> None:
+        """Write a line that is too long to be held, with its line end if it has one. Raises ServiceError."""
+        last = b""
+        for last in pieces:
+            self._block += last
+            self.size_bytes += len(last)
+            self.flush()
+        if not last.endswith(b"\n"):
+            self._block += b"\n"
+            self.size_bytes += 1
+
     def flush(self) -> None:
         """Write buffered lines. Raises ServiceError."""
         block = bytes(self._block)

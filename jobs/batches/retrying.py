@@ -15,10 +15,10 @@ from sqlalchemy.orm import Session
 
 from jobs.accounts.limits import check_priority
 from jobs.batches import queue_limits
-from jobs.batches.retrieval.results import UNAVAILABLE
 from jobs.batches.submission import CreateBatch, check_request
 from jobs.errors import ConflictError, GoneError, NotFoundError
 from jobs.files import find_kept
+from jobs.lines.filled_lines import UNAVAILABLE
 from jobs.lines.output_lines import line_id
 from jobs.lines.reading import iter_lines
 from jobs.partitions import batch_day
@@ -123,7 +123,7 @@ def source_of(session: Session, batch: Batch) -> RetrySource:
     if batch.error_file_id is None:
         raise _nothing(batch)
     errors = find_kept(session, batch.tenant_id, batch.error_file_id)
-    input_id = batch.source_file_id or batch.input_file_id  # retrieval runs again
+    input_id = batch.source_file_id or batch.input_file_id  # it is filled again
     content = find_kept(session, batch.tenant_id, input_id)
     for file, file_id, what in ((content, input_id, "input"), (errors, batch.error_file_id, "error")):
         if file is None:

@@ -7,16 +7,24 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
-from jobs.lines.bodies import ChatRequest
-from jobs.lines.body_context import ContextRequest
 from jobs.lines.endpoints import BY_PATH, LineKind, Request, kind_of, paths_of
+from jobs.lines.filled_lines import is_to_be_filled, left_unfilled
 from jobs.lines.identical import IdenticalLines
 from jobs.lines.input_estimate import estimate_tokens
 from jobs.lines.line_check import check_body
 from jobs.lines.line_times import TURN_MILLISECONDS
-from jobs.lines.reading import CustomIds, InputLine, LineProblem, RawLine, parse_line, shown, too_long_problem
+from jobs.lines.reading import (
+    CustomIds,
+    InputLine,
+    LineProblem,
+    RawLine,
+    UnfilledLine,
+    parse_line,
+    shown,
+    too_long_problem,
+)
 from jobs.settings import MIB, Settings
 
 MAX_CHUNK_BYTES = 16 * MIB
@@ -109,16 +117,6 @@ class ChunkPlanner:
         return is_short and num_lines < max_lines
 
 
-class Passages(Protocol):
-    """Receives every line of an input in order, to look up the passages for its prompt or to insert them."""
-
-    def skip(self, raw: RawLine) -> None:
-        """Pass over a line that is not run."""
-
-    def fill(self, line: InputLine, raw: RawLine, context: ContextRequest | None) -> tuple[RawLine, Mapping[str, Any]]:
-        """Return a line as it is run, and its body. Raises LineProblem where this fails, which fails the line alone."""
-
-
 @dataclass(slots=True)
 class Scan:
     """State of a scan in the order of lines."""
@@ -130,20 +128,21 @@ class Scan:
     """Context lengths of the models that a worker serves now."""
     kinds: Mapping[str, LineKind] = field(default_factory=dict)
     """Line kinds of the offered models, including those for other endpoints."""
-    passages: Passages | None = None
-    """None: no line is changed."""
     line_milliseconds: int = 1
     """Expected reading time of each line, where the lines are documents to prepare."""
     is_retry: bool = False
     """Whether the lines were accepted once, with whatever custom_id was allowed then."""
+    is_filled: bool = False
+    """Whether a feature has filled the input: lines that it could not fill, or that no longer fit, fail alone."""
     planner: ChunkPlanner = field(init=False)
     model: str | None = None  # of the batch: the first known one
     num_requests: int = 0
     num_problems: int = 0
     problem_bytes: int = 0  # of the invalid lines
     num_copies: int = 0
-    num_contexts: int = 0  # valid lines that want passages
-    num_unfilled: int = 0  # of these, lines without any
+    num_to_fill: int = 0  # valid lines that do not run before they are filled
+    num_filled: int = 0
+    num_unfilled: int = 0  # of a filled input
     listed: list[dict[str, Any]] = field(default_factory=list)
     _ids: CustomIds = field(default_factory=CustomIds)
     _identical: IdenticalLines = field(default_factory=IdenticalLines)
@@ -165,18 +164,30 @@ class Scan:
         if self.num_requests > self.settings.max_batch_lines:
             return None  # the batch fails as a whole; only the count matters now
         try:
-            request, parsed = self._checked(line)
-        except LineProblem as problem:
-            self._note(problem, line)
-            return problem
-        try:
-            line, body = self._filled(request, line, parsed)
-        except LineProblem as problem:
+            request, parsed = self.checked(line)
+        except UnfilledLine as problem:
             self.num_unfilled += 1
             self.planner.skip()
             return problem
-        self._plan(line, body, copy_of=self._identical.add(request, line.content or b"", parsed))
+        except LineProblem as problem:
+            self._note(problem, line)
+            return problem
+        self.num_to_fill += is_to_be_filled(parsed)
+        self.num_filled += request.context is not None
+        self._plan(line, request.body, copy_of=self._identical.add(request, line.content or b"", parsed))
         return None
+
+    def checked(self, line: RawLine) -> tuple[InputLine, Request]:
+        """Return the next line, which is valid, and its parsed body. Raises LineProblem."""
+        if line.content is None:
+            raise too_long_problem(line, max_line_bytes=self.settings.max_line_bytes)
+        request = parse_line(line.content, line_no=line.line_no, endpoint=self.endpoint, is_filled=self.is_filled)
+        self._check_custom_id(request)
+        self._check_model(request)
+        parsed = self._parsed(request, line.content)
+        if self.is_filled and is_to_be_filled(parsed):
+            raise left_unfilled(request)
+        return request, parsed
 
     def file_problem(self) -> dict[str, Any] | None:
         """Return the problem of the file as a whole, which fails the batch in any case."""
@@ -196,21 +207,13 @@ class Scan:
         self.planner.add(line, tokens, copy_of=copy_of)
         self.num_copies += copy_of is not None
 
-    def _filled(self, request: InputLine, line: RawLine, parsed: Request) -> tuple[RawLine, Mapping[str, Any]]:
-        """Return a valid line as it is run, and its body. Raises LineProblem where it has no passages."""
-        context = parsed.context if isinstance(parsed, ChatRequest) else None
-        self.num_contexts += context is not None
-        return (line, request.body) if self.passages is None else self.passages.fill(request, line, context)
-
-    def _checked(self, line: RawLine) -> tuple[InputLine, Request]:
-        """Return a valid line and its parsed body."""
-        if line.content is None:
-            raise too_long_problem(line, max_line_bytes=self.settings.max_line_bytes)
-        request = parse_line(line.content, line_no=line.line_no, endpoint=self.endpoint)
-        self._check_custom_id(request)
-        self._check_model(request)
-        context = self.contexts.get(request.model)
-        return request, check_body(request, line.content, endpoint=self.endpoint, max_model_len=context)
+    def _parsed(self, request: InputLine, content: bytes) -> Request:
+        try:
+            return check_body(request, content, endpoint=self.endpoint, max_model_len=self.contexts.get(request.model))
+        except LineProblem as problem:
+            if request.context is None:
+                raise
+            raise UnfilledLine.of(problem) from None  # it was valid before it was filled
 
     def _check_custom_id(self, request: InputLine) -> None:
         num_characters, allowed = len(request.custom_id), self.settings.max_custom_id_characters
@@ -246,8 +249,6 @@ class Scan:
 
     def _note(self, problem: LineProblem, line: RawLine) -> None:
         self.planner.skip()
-        if self.passages is not None:
-            self.passages.skip(line)
         self.num_problems += 1
         self.problem_bytes += line.byte_end - line.byte_start
         if len(self.listed) < self.settings.max_listed_errors:

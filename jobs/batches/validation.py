@@ -6,13 +6,12 @@ a request to the object store; the last one starts the batch, or fails it and le
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import decisions, served_models
+from jobs import decisions, hooks, served_models
 from jobs.accounts import budgets
 from jobs.accounts.reading import expected_milliseconds
 from jobs.accounts.refused_input import RefusedInput, count_refused
@@ -21,16 +20,11 @@ from jobs.batches.claims import VALIDATIONS, BatchWork
 from jobs.batches.lifecycle import move_batch
 from jobs.batches.missing_inputs import PutOffError
 from jobs.batches.planned import Plan
-from jobs.batches.retrieval import course
-from jobs.batches.retrieval.asking import Asking, Embedder
-from jobs.batches.retrieval.course import Retrieval
-from jobs.batches.retrieval.stages import stages_of
 from jobs.batches.scan import Scan, allowed_problems, too_many_invalid, whole_file_problem
 from jobs.chunks import fairshare, fleet, queue_marks
 from jobs.claims.work import work_on
 from jobs.decisions import Kind
 from jobs.errors import NotFoundError
-from jobs.files import NewFile
 from jobs.lines.endpoints import kind_of
 from jobs.lines.reading import iter_lines
 from jobs.settings import Settings
@@ -38,14 +32,8 @@ from jobs.states import BatchState, InvalidLines
 from jobs.storage import Storage
 from jobs.tables import Batch, File
 
-EmbedderOf = Callable[[Session, str, str], Embedder | None]
-"""Takes the ids of a tenant and an index; otherwise as in `asking`."""
 _FEW_CHUNKS = 10
 """Chunks that are inserted while claims wait for their tenant's row."""
-
-
-def no_embedder(_session: Session, _tenant_id: str, _index_id: str) -> None:
-    """Return None: no index has its queries embedded."""
 
 
 def validate_batch(
@@ -55,57 +43,50 @@ def validate_batch(
     *,
     settings: Settings,
     hold_sessions: sessionmaker[Session] | None = None,
-    embedder_of: EmbedderOf = no_embedder,
 ) -> BatchState | None:
     """Validate a batch and return the state it moved to; None where there was nothing to do (a repeated hint).
 
     With invalid_lines "skip", invalid lines become error results, counted as failed and unbilled when the batch starts.
-    A batch whose input is missing in the store is put off, and fails the second time. Where lines want passages the
-    batch stays validating while stages look them up, and is then validated again. `hold_sessions` as for `ClaimedWork`.
-    Raises ServiceError where the store fails: the next worker starts over.
+    A batch whose input is missing in the store is put off, and fails the second time. Where lines are to be filled, the
+    batch stays validating and is held by the feature that fills them; then it is validated again. `hold_sessions` as
+    for `ClaimedWork`. Raises ServiceError where the store fails: the next worker starts over.
     """
     return work_on(
         maker,
         VALIDATIONS,
         batch_id,
-        lambda work: _validate_unless_put_off(work, storage, settings, embedder_of),
+        lambda work: _validate_unless_put_off(work, storage, settings),
         settings=settings,
         hold_sessions=hold_sessions,
     )
 
 
-def _validate_unless_put_off(
-    work: BatchWork, storage: Storage, settings: Settings, embedder_of: EmbedderOf
-) -> BatchState | None:
+def _validate_unless_put_off(work: BatchWork, storage: Storage, settings: Settings) -> BatchState | None:
     try:
-        return _validate(work, storage, settings, embedder_of)
+        return _validate(work, storage, settings)
     except PutOffError:
         return None
 
 
-def _validate(work: BatchWork, storage: Storage, settings: Settings, embedder_of: EmbedderOf) -> BatchState | None:
-    if work.claim.fence > 1:
-        planned.drop(work)
+def _validate(work: BatchWork, storage: Storage, settings: Settings) -> BatchState | None:
     with work.reading() as session:
         batch = session.get_one(Batch, work.claim.id)
         file = session.get_one(File, batch.input_file_id)
-        stages = stages_of(session, batch.id)
-        scan = _scan_of(session, batch, settings)
-    if any(stage.is_open for stage in stages):
+        scan = scan_of(session, batch, settings)
+    if batch.held_by is not None:
         return None
+    if work.claim.fence > 1:
+        planned.drop(work)
     plan = Plan(work)
-    with ExitStack() as closing:
-        retrieval = Retrieval(storage, closing, settings=settings)
-        scan.passages = retrieval.passages(batch, stages, _lookup(work, batch.tenant_id, embedder_of))
-        try:
-            problem = _read_input(work, storage, batch, file, scan=scan, plan=plan)
-        except NotFoundError as error:
-            missing_inputs.require_lost(work)
-            problem = whole_file_problem("file_not_found", error.message)
+    try:
+        problem = _read_input(work, storage, batch, file, scan=scan, plan=plan)
+    except NotFoundError as error:
+        missing_inputs.require_lost(work)
+        problem = whole_file_problem("file_not_found", error.message)
     if problem is None and not (scan.num_problems and batch.invalid_lines == InvalidLines.FAIL):
-        if _is_asking(scan):
-            return _ask(work, scan, settings)
-        started = _start(work, scan, plan, retrieval.new_input(batch.id))
+        if scan.num_to_fill:
+            return _hold(work)
+        started = _start(work, scan, plan)
         if started is not None:
             return started
         problem = whole_file_problem(
@@ -115,7 +96,8 @@ def _validate(work: BatchWork, storage: Storage, settings: Settings, embedder_of
     return _fail(work, scan, [problem, *scan.listed] if problem else scan.listed)
 
 
-def _scan_of(session: Session, batch: Batch, settings: Settings) -> Scan:
+def scan_of(session: Session, batch: Batch, settings: Settings) -> Scan:
+    """Return the scan of a batch's input, before its first line."""
     kinds = served_models.kinds_by_name(session)
     return Scan(
         endpoint=batch.endpoint,
@@ -125,27 +107,17 @@ def _scan_of(session: Session, batch: Batch, settings: Settings) -> Scan:
         contexts=fleet.contexts(session),
         line_milliseconds=expected_milliseconds(session, batch),
         is_retry=batch.retry_of is not None,
+        is_filled=batch.source_file_id is not None,
     )
 
 
-def _is_asking(scan: Scan) -> bool:
-    """Return whether lines want passages that are not looked up yet: chunks are planned only afterwards."""
-    return isinstance(scan.passages, Asking) and scan.num_contexts > 0
-
-
-def _ask(work: BatchWork, scan: Scan, settings: Settings) -> BatchState:
-    assert isinstance(scan.passages, Asking), "there are lines to look up"
+def _hold(work: BatchWork) -> BatchState:
+    """Let a feature fill the lines that ask for it; chunks are planned afterwards."""
     planned.drop(work)
-    course.begin(work, scan.passages.stages(), settings)
+    with work.writing() as (session, batch):
+        batch.input_missed_at = None  # it was read
+        batch.held_by = hooks.hold(session, batch)
     return BatchState.VALIDATING
-
-
-def _lookup(work: BatchWork, tenant_id: str, embedder_of: EmbedderOf) -> Callable[[str], Embedder | None]:
-    def find(index_id: str) -> Embedder | None:
-        with work.reading() as session:
-            return embedder_of(session, tenant_id, index_id)
-
-    return find
 
 
 def _read_input(
@@ -171,7 +143,7 @@ def _read_lines(
     pieces = work.checked(storage.iter_range(file.object_key, 0, file.size_bytes))
     for line in iter_lines(pieces, max_line_bytes=scan.settings.max_line_bytes):
         problem = scan.check(line)
-        if _is_asking(scan) or scan.num_problems > allowed_problems:  # in the latter case the batch fails in any case
+        if scan.num_to_fill or scan.num_problems > allowed_problems:  # in the latter case the batch fails in any case
             scan.planner.pop_closed()
             continue
         if problem is not None:
@@ -195,8 +167,8 @@ def _note(session: Session, batch: Batch, scan: Scan) -> None:
     summary = f"{scan.num_requests:,} lines, {scan.num_problems:,} of them refused"
     if scan.num_copies:
         summary += f", {scan.num_copies:,} the same as earlier ones"
-    if scan.num_contexts:
-        summary += f", {scan.num_contexts:,} with passages wanted and {scan.num_unfilled:,} of them without any"
+    if num_to_fill := scan.num_filled + scan.num_unfilled:
+        summary += f", {num_to_fill:,} to be filled and {scan.num_unfilled:,} of them in vain"
     decisions.note(session, batch.id, Kind.VALIDATED, detail=summary)
 
 
@@ -215,7 +187,7 @@ def _is_held(session: Session, scan: Scan) -> bool:
     return served_models.hold_model(session, scan.model, kind_of(scan.endpoint))
 
 
-def _start(work: BatchWork, scan: Scan, plan: Plan, new_input: NewFile | None) -> BatchState | None:
+def _start(work: BatchWork, scan: Scan, plan: Plan) -> BatchState | None:
     """Set the batch going; with no line to run it goes on to its files at once. None where its model is gone."""
     # A tenant is activated before its chunks: with open ones it keeps its virtual time. In a transaction of its own
     # where there are many: claims wait for that row, and inserting a million chunks takes a while.
@@ -232,7 +204,6 @@ def _start(work: BatchWork, scan: Scan, plan: Plan, new_input: NewFile | None) -
         batch.num_requests = scan.num_requests
         batch.input_missed_at = None  # it was read
         batch.num_failed = scan.num_problems + scan.num_unfilled
-        course.use_input(session, batch, new_input)
         plan.publish(session, batch, scan.planner, model=scan.model)
         if scan.model is not None:  # some line can run
             queue_marks.mark(session, model=scan.model, priority=batch.priority, tenant_id=batch.tenant_id)

@@ -10,19 +10,15 @@ from typing import Any
 from sqlalchemy import select, text
 from sqlalchemy.orm import Session
 
+from jobs import hooks
 from jobs.accounts import budgets, window_budgets
 from jobs.accounts.allowances import Allowance
 from jobs.chunks import fleet, wait_reasons
-from jobs.claims.statements import ClaimSql, condition
+from jobs.claims.statements import ClaimSql
 from jobs.counted import counted
-from jobs.states import TERMINAL_BATCH_STATES, BatchState, StageKind
-from jobs.tables import Batch, BatchStage
+from jobs.states import TERMINAL_BATCH_STATES, BatchState
+from jobs.tables import Batch
 
-_ENDED = [state.value for state in TERMINAL_BATCH_STATES]
-_NO_ROOM = (
-    "The passages of its prompts are looked up as soon as your limits have room: for tokens to embed their queries, "
-    "or for more files. It is retried every 30 seconds."
-)
 _CONTROL = "; control workers take batches by class, and in turns between tenants."
 _TO_VALIDATE = f"Waits for a control worker to check its input, before which no line runs{_CONTROL}"
 _TO_WRITE_OUT = f"Its lines have ended; waits for a control worker to write its files{_CONTROL}"
@@ -64,7 +60,7 @@ def outlooks(session: Session, batches: Sequence[Batch], *, currency: str = "") 
         return {batch.id: Outlook() for batch in batches}
     spending = _spending(session, {batch.tenant_id for batch in open_ones}, currency=currency)
     running = [batch for batch in open_ones if batch.state == BatchState.IN_PROGRESS]
-    result = _of_followers(session, open_ones) | _of_retrieving(session, open_ones)
+    result = _of_followers(session, open_ones) | _of_held(session, open_ones)
     result |= _of_control(session, open_ones)
     result |= _of_running(session, running, spending) if running else {}
     result |= _with_running_lines(session, open_ones, result)
@@ -131,27 +127,11 @@ def _after(earlier_id: str | None, states: Mapping[str | None, str]) -> Outlook:
     return Outlook(waits_for=f"Starts once batch {earlier_id!r} is completed, which is {states[earlier_id]} now.")
 
 
-def _of_retrieving(session: Session, batches: Sequence[Batch]) -> dict[str, Outlook]:
-    """Return what batches wait for whose prompts need passages."""
-    validating = [batch.id for batch in batches if batch.state == BatchState.VALIDATING]
-    if not validating:
-        return {}
-    has_no_room = condition(_CLAIMS.is_put_off)
-    without_room = session.scalars(select(Batch.id).where(Batch.id.in_(validating), has_no_room))
-    result = {batch_id: Outlook(waits_for=_NO_ROOM) for batch_id in without_room}
-    joined = select(BatchStage, Batch).join(Batch, Batch.id == BatchStage.stage_batch_id)
-    is_open = BatchStage.batch_id.in_(validating), Batch.state.not_in(_ENDED)
-    rows = session.execute(joined.where(*is_open).order_by(BatchStage.number.desc())).all()
-    lacks = fleet.waits_for(session, [batch for _, batch in rows]) if rows else {}
-    return result | {stage.batch_id: Outlook(waits_for=_retrieving(stage, batch, lacks)) for stage, batch in rows}
-
-
-def _retrieving(stage: BatchStage, batch: Batch, lacks: Mapping[str, str]) -> str:
-    done = f"{batch.num_completed + batch.num_failed:,} of {batch.num_requests:,} are done"
-    what = "The passages of its prompts are found"
-    if stage.kind == StageKind.EMBED:
-        what = f"The queries for the passages of its prompts are embedded with {stage.model!r}"
-    return f"{what} by batch {batch.id!r}: {done}." + (f" {lacks[batch.id]}" if batch.id in lacks else "")
+def _of_held(session: Session, batches: Sequence[Batch]) -> dict[str, Outlook]:
+    """Return what batches wait for whose lines are filled first."""
+    held = [batch for batch in batches if batch.held_by is not None]
+    waits = hooks.waits_of(session, held) if held else {}
+    return {batch_id: Outlook(waits_for=wait) for batch_id, wait in waits.items()}
 
 
 def _of_control(session: Session, batches: Sequence[Batch]) -> dict[str, Outlook]:
@@ -230,7 +210,7 @@ LAST_ENDS = text("""
 
 _CLAIMS = ClaimSql("batch")
 
-# As `jobs.batches.sweeps` finds due batches; the end of a batch's last stage is not recorded.
+# As `jobs.batches.sweeps` finds due batches; when a batch was filled is not recorded.
 _UNCLAIMED = text(f"""
     SELECT batch.id, batch.state FROM batch LEFT JOIN batch AS earlier ON earlier.id = batch.after_batch_id
     WHERE batch.id = ANY(CAST(:ids AS text[]))
@@ -240,7 +220,7 @@ _UNCLAIMED = text(f"""
             < clock_timestamp() - CAST(:grace AS interval)
         AND CASE WHEN batch.state = 'validating'
             THEN (batch.after_batch_id IS NULL OR earlier.state = 'completed' AND earlier.deleted_at IS NULL)
-                AND NOT EXISTS (SELECT FROM batch_stage WHERE batch_id = batch.id)
+                AND batch.held_by IS NULL AND batch.source_file_id IS NULL
             ELSE NOT EXISTS (SELECT FROM chunk WHERE batch_id = batch.id AND state IN ('ready', 'leased'))
                 AND NOT EXISTS (SELECT FROM chunk WHERE batch_id = batch.id AND state = 'waiting')
                 AND NOT EXISTS (SELECT FROM chunk WHERE batch_id = batch.id AND state = 'deferred') END

@@ -1,6 +1,6 @@
 """Passages for a prompt: a line's query to an index, their place in its body, and their layout.
 
-Pure and independent of the index; `jobs.batches.retrieval` looks up the passages.
+Pure and independent of the index; `features.retrieval.fills` looks up the passages.
 """
 
 from __future__ import annotations

@@ -22,6 +22,8 @@ MAX_MESSAGE, MAX_PARAM = 500, 200
 """Longest message about a line, and longest parameter name: both may quote keys of the line."""
 MAX_LEVELS = 1024
 """Nesting depth of objects and arrays, the line itself included, that orjson reads."""
+MARK = "context"
+"""The member of a line of a filled input that the service has written: what was filled in, or why nothing was."""
 
 
 class RawLine(NamedTuple):
@@ -73,6 +75,16 @@ def _stored(text: str, most: int) -> str:
     """Return a text shortened and without NUL, which Postgres' JSON does not allow."""
     text = text if len(text) <= most else text[:most] + "…"
     return text.replace("\0", "\\u0000")
+
+
+class UnfilledLine(LineProblem):
+    """A valid line that could not be filled, or no longer fits: it fails alone, whatever its batch does with others."""
+
+    @classmethod
+    def of(cls, problem: LineProblem) -> UnfilledLine:
+        """Return the problem that a filled line has."""
+        line_no, param = problem.line_no, problem.param
+        return cls(problem.code, problem.message, line_no=line_no, param=param, custom_id=problem.custom_id)
 
 
 class LineSplitter:
@@ -154,7 +166,7 @@ def parse_line(raw: bytes, *, line_no: int, endpoint: str, is_filled: bool = Fal
     """Parse one request line. Raises LineProblem with the code of its first error.
 
     Keys other than custom_id, method, url and body are the user's own and are ignored; except `context` where the line
-    `is_filled`, because then the service wrote it.
+    `is_filled`, because then the service wrote it: raises UnfilledLine where it says that nothing was filled in.
     """
     try:
         line = orjson.loads(raw)
@@ -163,12 +175,14 @@ def parse_line(raw: bytes, *, line_no: int, endpoint: str, is_filled: bool = Fal
     if type(line) is not dict:
         message = f"this line is {_kind(line)}; it must be a JSON object with custom_id, method, url and body"
         raise LineProblem("invalid_json_line", message, line_no=line_no)
+    put_in = line.get(MARK) if is_filled else None
+    if type(put_in) is dict and "error" in put_in:
+        raise _unfilled(line, put_in["error"], line_no=line_no)
     custom_id, body = line.get("custom_id"), line.get("body")
     model = body.get("model") if type(body) is dict else None
     if isinstance(custom_id, str) and isinstance(body, dict) and isinstance(model, str):
         fits = line.get("method") == "POST" and line.get("url") == endpoint
         if custom_id and model and fits:
-            put_in = line.get("context") if is_filled else None
             return InputLine(line_no=line_no, custom_id=custom_id, model=model, body=body, context=put_in)
     raise _problem_of(line, line_no=line_no, endpoint=endpoint)
 
@@ -214,6 +228,11 @@ def short_digest(content: bytes) -> int:
     and validation reads a million lines.
     """
     return hash(content) << 32 | zlib.crc32(content)
+
+
+def _unfilled(line: dict[str, Any], error: dict[str, str], *, line_no: int) -> UnfilledLine:
+    param, custom_id = f"body.{MARK}", line["custom_id"]
+    return UnfilledLine(error["code"], error["message"], line_no=line_no, param=param, custom_id=custom_id)
 
 
 def _unread(raw: bytes, error: orjson.JSONDecodeError, *, line_no: int) -> LineProblem:

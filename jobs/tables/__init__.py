@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from jobs.tables.accounts import ApiKey, BrowserSession, Budget, Tenant, WindowBudget
 from jobs.tables.base import Base
-from jobs.tables.batches import Batch, BatchStage, InputCount
+from jobs.tables.batches import Batch, InputCount
 from jobs.tables.chunks import Checkpoint, Chunk, Ledger, Result
 from jobs.tables.files import File, Upload, UploadPart
 from jobs.tables.serving import (
@@ -25,7 +25,6 @@ __all__ = [
     "ApiKey",
     "Base",
     "Batch",
-    "BatchStage",
     "BrowserSession",
     "Budget",
     "Checkpoint",

@@ -1,4 +1,4 @@
-"""Batches, their stages, and exact counts of inputs."""
+"""Batches, and exact counts of inputs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
-from sqlalchemy import CheckConstraint, Computed, ForeignKey, Index, Integer, Numeric, UniqueConstraint, text
+from sqlalchemy import CheckConstraint, Computed, ForeignKey, Index, Numeric, UniqueConstraint, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from jobs.states import (
@@ -16,7 +16,6 @@ from jobs.states import (
     CountState,
     InvalidLines,
     Priority,
-    StageKind,
     UncoveredLines,
 )
 from jobs.tables.base import Base, created_at, one_of
@@ -147,7 +146,7 @@ class Batch(Base):
     cap_picos: Mapped[Decimal | None] = mapped_column(Numeric)  # the same in money
     trace_context: Mapped[str | None]  # W3C traceparent of the request that created it; null: not traced
     run_id: Mapped[str | None]  # the run that created it, possibly deleted by now; null: its owner did
-    # The owner's input, where input_file_id is the version with passages in its prompts.
+    # The owner's input, where input_file_id is the version that a feature has filled: `jobs.hooks.Holder`.
     source_file_id: Mapped[str | None]
     input_missed_at: Mapped[datetime | None]  # when the object store was first found to lack its input
     # until then neither it nor its deferred chunks are claimed: `jobs.chunks.deferring`
@@ -156,19 +155,7 @@ class Batch(Base):
     reading_microseconds: Mapped[int] = mapped_column(server_default="0")  # sum over its ledger entries
     # Set while it is put off because its tenant has used so many seconds of reading today: `jobs.accounts.reading`.
     reading_limit_seconds: Mapped[int | None]
-
-
-class BatchStage(Base):
-    """A batch that must end before another one's lines can run, because it looks up the passages of their prompts."""
-
-    __tablename__ = "batch_stage"
-    __table_args__ = (Index(None, "stage_batch_id"), CheckConstraint(one_of("kind", StageKind), name="kind"))
-
-    batch_id: Mapped[str] = mapped_column(ForeignKey("batch.id"), primary_key=True)
-    number: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
-    kind: Mapped[str]
-    model: Mapped[str | None]  # the embedding model; null: none is needed
-    stage_batch_id: Mapped[str] = mapped_column(ForeignKey("batch.id"))
+    held_by: Mapped[str | None]  # what fills its lines first; until then it is not validated: `jobs.hooks.Holder`
 
 
 class InputCount(Base):

@@ -63,6 +63,7 @@ CREATE TABLE batch (
     num_computed bigint DEFAULT '0' NOT NULL,
     reading_microseconds bigint DEFAULT '0' NOT NULL,
     reading_limit_seconds bigint,
+    held_by text,
     CONSTRAINT batch_pkey PRIMARY KEY (id),
     CONSTRAINT batch_tenant_id_idempotency_key_key UNIQUE (tenant_id, idempotency_key),
     CONSTRAINT batch_tenant_id_fkey FOREIGN KEY(tenant_id) REFERENCES tenant (id),
@@ -133,16 +134,3 @@ CREATE TABLE input_count (
 CREATE INDEX input_count_created_at_idx ON input_count (created_at);
 CREATE INDEX input_count_open_idx ON input_count (model) WHERE state = 'counting';
 CREATE INDEX input_count_tenant_id_idx ON input_count (tenant_id);
-
-CREATE TABLE batch_stage (
-    batch_id text NOT NULL,
-    number integer NOT NULL,
-    kind text NOT NULL,
-    model text,
-    stage_batch_id text NOT NULL,
-    CONSTRAINT batch_stage_pkey PRIMARY KEY (batch_id, number),
-    CONSTRAINT batch_stage_batch_id_fkey FOREIGN KEY(batch_id) REFERENCES batch (id),
-    CONSTRAINT batch_stage_stage_batch_id_fkey FOREIGN KEY(stage_batch_id) REFERENCES batch (id),
-    CONSTRAINT batch_stage_kind_check CHECK (kind IN ('embed', 'find'))
-);
-CREATE INDEX batch_stage_stage_batch_id_idx ON batch_stage (stage_batch_id);

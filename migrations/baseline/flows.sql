@@ -16,9 +16,11 @@ CREATE TABLE flow (
     claimed_until timestamptz,
     look_at timestamptz,
     num_tries integer DEFAULT '0' NOT NULL,
+    for_batch_id text,
     CONSTRAINT flow_pkey PRIMARY KEY (id),
     CONSTRAINT flow_tenant_id_recipe_idempotency_key_key UNIQUE (tenant_id, recipe, idempotency_key),
     CONSTRAINT flow_tenant_id_fkey FOREIGN KEY(tenant_id) REFERENCES tenant (id),
+    CONSTRAINT flow_for_batch_id_fkey FOREIGN KEY(for_batch_id) REFERENCES batch (id),
     CONSTRAINT flow_state_check CHECK (
         state IN (
             'queued', 'in_progress', 'running', 'cancelling', 'completed', 'succeeded', 'failed', 'cancelled', 'skipped'
@@ -26,6 +28,7 @@ CREATE TABLE flow (
     )
 ) WITH (fillfactor = 70);
 CREATE INDEX flow_ended_idx ON flow (recipe, ended_at) WHERE ended_at IS NOT NULL;
+CREATE INDEX flow_for_batch_id_idx ON flow (for_batch_id) WHERE for_batch_id IS NOT NULL;
 CREATE INDEX flow_open_idx ON flow (recipe, tenant_id) WHERE ended_at IS NULL;
 CREATE INDEX flow_tenant_id_recipe_created_at_id_idx ON flow (tenant_id, recipe, created_at, id);
 CREATE UNIQUE INDEX flow_lane_idx ON flow (lane) WHERE state IN ('in_progress', 'running', 'cancelling');

@@ -42,3 +42,10 @@ CREATE TABLE index_segment (
     CONSTRAINT index_segment_index_id_fkey FOREIGN KEY(index_id) REFERENCES passage_index (id)
 );
 CREATE INDEX index_segment_object_key_idx ON index_segment (object_key);
+
+CREATE TABLE passage_fill (
+    id text NOT NULL,
+    models text[] DEFAULT '{}' NOT NULL,
+    CONSTRAINT passage_fill_pkey PRIMARY KEY (id),
+    CONSTRAINT passage_fill_id_fkey FOREIGN KEY(id) REFERENCES flow (id) ON DELETE CASCADE
+);

@@ -12,9 +12,11 @@ from features.documents.tables import Extraction
 from features.pipelines.recipe import RunRecipe
 from features.pipelines.recipe import Standing as RunStanding
 from features.pipelines.tables import Run
+from features.retrieval.fills.recipe import FillRecipe
+from features.retrieval.fills.standing import Standing as FillStanding
 from features.retrieval.recipe import IndexRecipe
 from features.retrieval.standing import Standing as IndexStanding
-from features.retrieval.tables import PassageIndex
+from features.retrieval.tables import PassageFill, PassageIndex
 from flows.advancing import FlowAdvancer
 from jobs.settings import Settings
 from jobs.storage import Storage
@@ -24,6 +26,7 @@ from workers.control_work import ControlParts
 
 Maker = sessionmaker[Session]
 Extractions = FlowAdvancer[Extraction, ExtractionStanding]
+Fills = FlowAdvancer[PassageFill, FillStanding]
 Indexes = FlowAdvancer[PassageIndex, IndexStanding]
 Runs = FlowAdvancer[Run, RunStanding]
 
@@ -37,6 +40,10 @@ def extractions_of(
 
 def indexes_of(maker: Maker, storage: Storage, settings: Settings, **options: Any) -> Indexes:
     return _advancer(IndexRecipe, maker, storage, settings, options)
+
+
+def fills_of(maker: Maker, storage: Storage, settings: Settings, **options: Any) -> Fills:
+    return _advancer(FillRecipe, maker, storage, settings, options)
 
 
 def runs_of(maker: Maker, storage: Storage, settings: Settings, **options: Any) -> Runs:

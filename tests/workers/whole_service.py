@@ -16,8 +16,9 @@ import orjson
 from sqlalchemy import text
 from sqlalchemy.orm import Session, sessionmaker
 
-from features.retrieval.purging import purge_indexes, sweep_index_objects
+from features.retrieval.purging import purge_fills, purge_indexes, sweep_index_objects
 from features.retrieval.searching import Searcher
+from flows.due import Due, find_due
 from jobs import served_models
 from jobs.audit.audit import audit
 from jobs.batches import sweeps
@@ -42,6 +43,7 @@ from tests.all_settings import Settings
 from tests.effects import Effects, Killed, WatchedMaker, WatchedReads, WatchedStorage
 from tests.features.retrieval.answering import vector_of
 from tests.features.retrieval.stored_indexes import VECTORS
+from tests.flows.advancers import fills_of
 from tests.workers.dispatcher.builders import RecordedHints
 from workers.control import Control
 from workers.dispatcher import Dispatcher
@@ -64,7 +66,9 @@ _MAX_RESTARTS = 150
 _IS_OPEN = one_of("state", LIVE_BATCH_STATES)
 _NONE_OPEN = "none"
 _STANDING = f"""
-    SELECT coalesce(string_agg(id || ' ' || state, ', ' ORDER BY id), '{_NONE_OPEN}') FROM batch WHERE {_IS_OPEN}
+    SELECT coalesce(string_agg(id || ' ' || state, ', ' ORDER BY id), '{_NONE_OPEN}') FROM (
+        SELECT id, state FROM batch WHERE {_IS_OPEN} UNION ALL SELECT id, state FROM flow WHERE ended_at IS NULL
+    ) AS unended
 """
 _TIME_PASSES = (
     "UPDATE chunk SET lease_until = clock_timestamp() - interval '1 s' WHERE state = 'leased'",
@@ -72,6 +76,8 @@ _TIME_PASSES = (
         WHERE claimed_until IS NOT NULL AND {_IS_OPEN}""",
     """UPDATE batch SET deferred_until = clock_timestamp() - interval '1 s',
         input_missed_at = input_missed_at - interval '1 hour' WHERE deferred_until IS NOT NULL""",
+    """UPDATE flow SET look_at = NULL, claimed_until = least(claimed_until, clock_timestamp() - interval '1 s')
+        WHERE ended_at IS NULL""",
 )
 _READY = "SELECT DISTINCT model FROM chunk WHERE state = 'ready'"
 
@@ -102,7 +108,7 @@ class Service:
             is_over = not (self.is_any_open and (processes.dispatch() or processes.take_turns()))
 
     def finish(self, effects: Effects | None = None, *, on_death: Callable[[], None] = lambda: None) -> None:
-        """Work until every batch has ended, in new processes after each death, and later where something waits."""
+        """Work until everything has ended, in new processes after each death, and later where something waits."""
         for _ in range(_MAX_RESTARTS):
             try:
                 self.work(effects)
@@ -139,6 +145,7 @@ class Service:
     def purge(self) -> None:
         """Delete what was deleted, for good."""
         delete_left(self.maker)
+        purge_fills(self.maker)
         purge_indexes(self.maker, self.storage)
         purge_files(self.maker, self.storage)
 
@@ -149,13 +156,13 @@ class Service:
 
     @property
     def standing(self) -> str:
-        """Return the ids and states of the open batches."""
+        """Return the ids and states of the open batches and flows."""
         with self.maker() as session:
             return str(session.connection().exec_driver_sql(_STANDING).scalar())
 
     @property
     def is_any_open(self) -> bool:
-        """Return whether any batch has not ended."""
+        """Return whether any batch or flow has not ended."""
         return self.standing != _NONE_OPEN
 
 
@@ -169,6 +176,7 @@ class _Processes:
         storage = (WatchedReads if service.watches_reads else WatchedStorage)(service.storage, effects)
         self._dispatcher = Dispatcher(self._maker, storage, hints=RecordedHints(), settings=service.settings)
         self._control = Control(self._maker, storage, service.settings, hold_sessions=service.maker)
+        self._fills = fills_of(self._maker, storage, service.settings, hold_sessions=service.maker)
         searcher = Searcher(service.storage, max_bytes=0)
         self._passages = PassageAnswers(sessions=service.maker, searcher=searcher)
 
@@ -184,8 +192,8 @@ class _Processes:
     def take_turns(self) -> bool:
         """Let control workers do what is due, or workers if there is nothing; return whether anything was done."""
         with self._service.maker() as session:
-            due = sweeps.due_batches(session)
-        num_done = sum(self._control_one(batch) for batch in due)
+            due, due_flows = sweeps.due_batches(session), find_due(session, ["fill"])
+        num_done = sum(self._control_one(batch) for batch in due) + sum(self._advance(flow) for flow in due_flows)
         return num_done > 0 or self._answer_chunks()
 
     def _control_one(self, batch: DueBatch) -> bool:
@@ -194,6 +202,12 @@ class _Processes:
             is_done = self._control.do(batch)
         except ServiceError:  # logged, and tried again later
             return False
+        self._service.num_units += is_done
+        return is_done
+
+    def _advance(self, flow: Due) -> bool:
+        self._begin(flow.id)
+        is_done = self._fills.advance(flow.id)
         self._service.num_units += is_done
         return is_done
 

@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 from sqlalchemy.orm import Session, sessionmaker
 
+from features.retrieval.fills.results import INDEX_NOT_FOUND
 from features.retrieval.lifecycle import INDEXES
 from features.retrieval.parts import IndexParts, parts_of
 from features.retrieval.searching import Found, FoundPassage, Query, Searcher
-from jobs.batches.retrieval.results import INDEX_NOT_FOUND, UNAVAILABLE
 from jobs.database import transaction
 from jobs.errors import NotFoundError
+from jobs.lines.filled_lines import UNAVAILABLE
 from jobs.lines.passage_bodies import FindRequest
 from workers.preparing.line_errors import LineError
 

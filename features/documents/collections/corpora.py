@@ -1,7 +1,7 @@
 """Questions to a whole index: each shows the passages found for its fields.
 
-Each is a line with a `context` to retrieve (`jobs.batches.retrieval`), so searching the index and embedding the queries
-work and are billed as for any other line.
+Each is a line with a `context` to retrieve (`features.retrieval.fills`), so searching the index and embedding the
+queries work and are billed as for any other line.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from sqlalchemy.orm import Session
 from features.documents.extraction.course.corpus import Corpus
 from features.documents.extraction.course.job import ExtractJob
 from features.documents.extraction.passes.excerpts import words_of
-from jobs.batches.retrieval import stages
+from flows.serving import serving_batches
+from jobs import files
 from jobs.errors import InputError
 from jobs.lines.body_context import PLACEHOLDER, TOKENS_AROUND
-from jobs.states import StageKind
+from jobs.lines.passage_bodies import FIND_ENDPOINT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,8 +56,13 @@ def questions(job: ExtractJob, corpus: Corpus, *, may_cut: Callable[[str], bool]
 
 def found_key(session: Session, batch_id: str) -> str | None:
     """Return the object with the passages of each line of a batch; None if there is none, or it was deleted."""
-    retrievals = (stage for stage in stages.stages_of(session, batch_id) if stage.kind is StageKind.FIND)
-    return next((stage.output_key for stage in retrievals), None)
+    lookups = [
+        batch for batch in serving_batches(session, [batch_id]).get(batch_id, ()) if batch.endpoint == FIND_ENDPOINT
+    ]
+    if not lookups or lookups[0].output_file_id is None:
+        return None
+    file = files.find_kept(session, lookups[0].tenant_id, lookups[0].output_file_id)
+    return None if file is None else file.object_key
 
 
 def _limits(job: ExtractJob, corpus: Corpus, group: int) -> tuple[int, int]:

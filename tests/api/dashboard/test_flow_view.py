@@ -13,7 +13,8 @@ from api.dashboard.flow_waits import Wait, open_batches, wait_of
 from flows.parts import FlowParts
 from flows.tables import Flow, FlowNode
 from jobs.forecasts.outlooks import Outlook
-from jobs.states import StageKind
+from jobs.lines.embedding_bodies import EMBEDDING_ENDPOINT
+from jobs.lines.passage_bodies import FIND_ENDPOINT
 from jobs.tables import Batch
 
 NOW = datetime.now(UTC)
@@ -55,9 +56,9 @@ NODES = (
 def parts_of(
     begun: Sequence[FlowNode] = NODES,
     batches: Sequence[Batch] = (READ, ASK),
-    retrievals: Mapping[str, Sequence[tuple[StageKind, Batch]]] | None = None,
+    serving: Mapping[str, Sequence[Batch]] | None = None,
 ) -> FlowParts[FlowNode]:
-    return FlowParts(begun=begun, batches={each.id: each for each in batches}, retrievals=retrievals or {})
+    return FlowParts(begun=begun, batches={each.id: each for each in batches}, serving=serving or {})
 
 
 def view(of: Flow, parts: FlowParts[FlowNode] | None = None, **values: Any) -> FlowView:
@@ -106,10 +107,10 @@ def test_a_flow_that_failed_on_the_results_of_a_batch_has_a_failed_node() -> Non
 
 
 def test_batches_that_found_passages_are_sources_the_last_one_first() -> None:
-    queries = batch("batch_q", state="completed", num_requests=40, num_completed=39, num_failed=1)
-    passages = batch("batch_p", deleted_at=NOW)
-    retrievals = {ASK.id: [(StageKind.EMBED, queries), (StageKind.FIND, passages)]}
-    graph = view(flow(), parts_of(retrievals=retrievals))
+    counts = {"num_requests": 40, "num_completed": 39, "num_failed": 1}
+    queries = batch("batch_q", endpoint=EMBEDDING_ENDPOINT, state="completed", **counts)
+    passages = batch("batch_p", endpoint=FIND_ENDPOINT, deleted_at=NOW)
+    graph = view(flow(), parts_of(serving={ASK.id: [queries, passages]}))
     assert [(one.what, one.path, one.progress) for one in graph.nodes[1].sources] == [
         ("passages", None, ""),
         ("queries", "/batches/batch_q", "40 / 40"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,10 +18,11 @@ from api.dashboard.pages import batches, overview
 from api.dashboard.recent import Recent
 from features.documents import stages
 from features.documents.tables import Extraction, ExtractionNode
+from features.retrieval.tables import FillNode, PassageFill
 from flows.parts import read_parts
 from jobs.forecasts import outlooks
 from jobs.overview.listing import BatchFilter
-from jobs.tables import Batch, BatchStage, Budget
+from jobs.tables import Batch, Budget
 from lab.dashboard import pages
 from lab.dashboard.pages import Paths
 from lab.dashboard.rows import Filled, Sizes, fill
@@ -125,7 +126,12 @@ def test_batches_of_many_extractions_are_those_of_each(deployment: Any, filled: 
         other = session.scalars(select(Batch.id).where(Batch.id.not_in(select(ExtractionNode.batch_id)))).first()
         assert looked_for.batch_id is not None
         assert other is not None
-        session.add(BatchStage(batch_id=looked_for.batch_id, number=0, kind="find", stage_batch_id=other))
+        owner = session.get_one(Batch, looked_for.batch_id)
+        ended = {"state": "completed", "ended_at": datetime.now(UTC)}
+        fill = PassageFill(id="fill_1", tenant_id=owner.tenant_id, for_batch_id=owner.id, models=[], **ended)
+        session.add(fill)
+        session.flush()
+        session.add(FillNode(flow_id=fill.id, number=0, name="find", batch_id=other, num_lines=1))
         session.flush()
         together = stages.all_batches_of_each(session, begun)
         assert other in together[wanted[0]]

@@ -25,6 +25,7 @@ from features.documents.extraction.errors import DocumentError
 from features.documents.extraction.passes.covered_text import COVER
 from features.retrieval.searching import Searcher
 from flows.advancing import FlowAdvancer
+from flows.due import find_due
 from flows.tables import Flow, FlowNode
 from jobs import files
 from jobs.batches import sweeps
@@ -38,8 +39,9 @@ from jobs.lines.output_lines import error_line, output_line
 from jobs.lines.passage_bodies import FIND_ENDPOINT, find_request
 from jobs.states import TERMINAL_BATCH_STATES
 from jobs.storage import Storage
-from jobs.tables import Batch, BatchStage
+from jobs.tables import Batch
 from tests.all_settings import Settings
+from tests.flows.advancers import fills_of
 from workers.preparing.gathering import Gathering
 from workers.preparing.passages import PassageAnswers
 from workers.preparing.results import refused
@@ -70,12 +72,18 @@ class Answering:
         with self.maker() as session:
             ended = [state.value for state in TERMINAL_BATCH_STATES]
             # a database may have batches of others
-            stages = select(FlowNode.batch_id)
-            before = select(BatchStage.stage_batch_id)
-            is_open = Batch.id.in_(stages) | Batch.id.in_(before), Batch.state.not_in(ended)
+            is_open = Batch.id.in_(select(FlowNode.batch_id)), Batch.state.not_in(ended), Batch.held_by.is_(None)
             batch_ids = session.scalars(select(Batch.id).where(*is_open).order_by(Batch.id)).all()
         for batch_id in batch_ids:
             self._run(batch_id)
+        self._fill()
+
+    def _fill(self) -> None:
+        """Advance what looks up passages for batches."""
+        with self.maker() as session:
+            due = find_due(session, ["fill"])
+        for one in due:
+            fills_of(self.maker, self.storage, self.settings).advance(one.id)
 
     def take_turns(self, session: Session, control: FlowAdvancer[Any, Any], work: Flow) -> None:
         """Alternate with control workers until a flow has ended."""

@@ -11,20 +11,20 @@ from sqlalchemy import select, text
 from sqlalchemy.orm import Session, sessionmaker
 
 from features.documents import lifecycle, stages
+from features.documents.collections.embedders import Embedder
 from features.documents.extraction.course.stored_plan import StoredPlan
 from features.documents.lifecycle import CreateExtraction
 from features.documents.states import ExtractionState
 from features.documents.tables import Extraction
 from features.retrieval.corpora import asked_index
-from features.retrieval.tables import PassageIndex
+from features.retrieval.tables import FillNode, PassageIndex
 from jobs import files, served_models
 from jobs.accounts import tenants
 from jobs.batches import lifecycle as batches
-from jobs.batches.retrieval.asking import Embedder
 from jobs.chunks import fleet
 from jobs.errors import ConflictError, InputError, NotFoundError
 from jobs.storage import Storage
-from jobs.tables import Batch, BatchStage, File, Tenant
+from jobs.tables import Batch, File, Tenant
 from tests.all_settings import Settings
 from tests.features.documents.answering import FLAKY, Answering
 from tests.features.retrieval.stored_indexes import add_index
@@ -217,8 +217,8 @@ def test_what_was_found_and_is_deleted_before_it_is_looked_at_fails_it(
     extractions.advance(extraction.id)
     for _ in range(4):  # it is validated, its passages are found, it is validated again, and answered
         answering.work_off()
-    stage = session.scalars(select(BatchStage)).one()
-    found = batches.get_batch(session, tenant.id, stage.stage_batch_id)
+    lookup = session.scalars(select(FillNode)).one()
+    found = batches.get_batch(session, tenant.id, str(lookup.batch_id))
     assert found.output_file_id is not None
     files.delete_file(session, tenant.id, found.output_file_id, by="key_1")
     session.commit()

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from sqlalchemy.orm import Session
 
+from features.documents.collections.embedders import Embedder
 from features.retrieval.questions import embedder_of
 from features.retrieval.tables import PassageIndex
 from jobs import served_models
-from jobs.batches.retrieval.asking import Embedder
 from jobs.errors import ConflictError, NotFoundError
 from jobs.tables import Tenant
 from tests.features.retrieval.answering import MADE

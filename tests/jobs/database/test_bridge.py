@@ -278,6 +278,46 @@ OPEN_NODES = """
 """
 
 
+def test_lookups_for_batches_go_on_and_those_of_ended_batches_are_stopped(old: Old, empty_database: str) -> None:
+    engine = old("0061")
+    with engine.begin() as connection:
+        ids = connection.scalars(text("SELECT id FROM batch ORDER BY id LIMIT 7")).all()
+        for batch_id, state in zip(ids, STATES, strict=True):
+            connection.execute(text("UPDATE batch SET state = :state WHERE id = :id"), {"id": batch_id, "state": state})
+        for batch, number, kind, stage in LOOKUPS:
+            model = "minilm" if kind == "embed" else None
+            values = {"id": ids[batch], "number": number, "kind": kind, "model": model, "stage": ids[stage]}
+            connection.execute(text("INSERT INTO batch_stage VALUES (:id, :number, :kind, :model, :stage)"), values)
+        filled = {"id": ids[5]}
+        connection.execute(text("UPDATE batch SET source_file_id = input_file_id WHERE id = :id"), filled)
+    upgrade(empty_database)
+    fills = [f"fill_{batch_id.removeprefix('batch_')}" for batch_id in (ids[0], ids[3], ids[5])]
+    with sessions(engine)() as session:
+        held = session.execute(text("SELECT id, held_by FROM batch WHERE held_by IS NOT NULL")).all()
+        assert [tuple(row) for row in held] == [(ids[0], fills[0])]
+        rows = session.execute(text("SELECT flow.id, state, models FROM passage_fill JOIN flow USING (id) ORDER BY 1"))
+        assert [tuple(row) for row in rows] == [
+            (fills[0], "in_progress", ["minilm"]),
+            (fills[1], "cancelling", []),
+            (fills[2], "completed", ["minilm"]),
+        ]
+        nodes = text("SELECT flow_id, name, batch_id FROM flow_node WHERE recipe = 'fill' ORDER BY flow_id, number")
+        assert [tuple(row) for row in session.execute(nodes)] == [
+            (fills[0], "embed", ids[1]),
+            (fills[0], "find", ids[2]),
+            (fills[1], "find", ids[4]),
+            (fills[2], "embed", ids[6]),
+        ]
+        assert [due.id for due in find_due(session, ["fill"])] == [], "lookups run, or are being cancelled"
+        session.execute(text("UPDATE batch SET state = 'completed' WHERE id = ANY(:ids)"), {"ids": [ids[2], ids[4]]})
+        assert [due.id for due in find_due(session, ["fill"])] == fills[:2]
+
+
+STATES = ("validating", "completed", "in_progress", "cancelled", "cancelling", "in_progress", "completed")
+LOOKUPS = ((0, 0, "embed", 1), (0, 1, "find", 2), (3, 0, "find", 4), (5, 0, "embed", 6))
+"""Batch, number, kind and lookup's batch; the batch 5 is filled."""
+
+
 def open_chunks(session: Session) -> list[int]:
     query = text("SELECT id FROM chunk WHERE batch_id = :id AND state = 'ready' ORDER BY id")
     return list(session.scalars(query, {"id": old_databases.LIVE_BATCH}))

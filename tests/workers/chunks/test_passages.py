@@ -12,7 +12,7 @@ from sqlalchemy import text
 
 from jobs.lines.bodies import CHAT_ENDPOINT
 from jobs.lines.reading import InputLine
-from tests.jobs.batches.retrieval.finding import Finding
+from tests.features.retrieval.fills.finding import Finding
 from tests.workers.chunks.builders import Bench, FakeHost, MakeLine, SubmitLines
 
 CATS = "Cats purr."

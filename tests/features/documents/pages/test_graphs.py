@@ -21,7 +21,7 @@ def graph(begun: list[tuple[str, int]], **values: Any) -> list[tuple[str, str]]:
         for n, (name, lines) in enumerate(begun)
     ]
     extraction = Extraction(id="e", state="in_progress", expires_at=NOW, **{"plan": {}, "again": True, **values})
-    parts = FlowParts(begun=nodes, batches={}, retrievals={})
+    parts = FlowParts(begun=nodes, batches={}, serving={})
     drawn = graph_of(extraction, parts, outlooks={}, currency="USD")
     return [(node.name, node.kind.value) for node in drawn.nodes if not node.has_begun]
 
@@ -62,6 +62,6 @@ def test_further_rounds_are_drawn_as_long_as_they_may_come(
 def test_the_index_that_is_asked_comes_first() -> None:
     plan = {"corpus": {"index_id": "index_1", "name": "Contracts"}}
     extraction = Extraction(id="e", state="in_progress", expires_at=NOW, plan=plan, again=True)
-    parts: FlowParts[ExtractionNode] = FlowParts(begun=[], batches={}, retrievals={})
+    parts: FlowParts[ExtractionNode] = FlowParts(begun=[], batches={}, serving={})
     (index,) = graph_of(extraction, parts, outlooks={}, currency="USD").sources
     assert (index.name, index.path, index.is_id) == ("Contracts", "/indexes/index_1", False)

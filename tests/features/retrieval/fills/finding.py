@@ -1,4 +1,4 @@
-"""The workers' part in the stages of a batch, without index and encoder: passages by the words of a query."""
+"""The workers' part in the lookups of a batch, without index and encoder: passages by the words of a query."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ import orjson
 from sqlalchemy import select, text
 from sqlalchemy.orm import Session, sessionmaker
 
+from features.documents.collections.embedders import Embedder
+from features.retrieval.tables import FillNode, PassageFill
 from jobs import files
 from jobs.batches import sweeps
 from jobs.batches.finalisation import finalise_batch
-from jobs.batches.retrieval.asking import Embedder
 from jobs.batches.validation import validate_batch
 from jobs.chunks import claiming, leasing
 from jobs.chunks.leasing import ClaimedChunk
@@ -30,7 +31,8 @@ from jobs.lines.responses import error_body
 from jobs.settings import Settings
 from jobs.states import BatchState
 from jobs.storage import Storage
-from jobs.tables import Batch, BatchStage
+from jobs.tables import Batch
+from tests.flows.advancers import fills_of
 
 LEASE = timedelta(seconds=60)
 EMBEDDING_MODEL = "minilm"
@@ -63,25 +65,47 @@ class Finding:
     """Indexes whose passages may be truncated."""
 
     def validate(self, batch_id: str) -> BatchState | None:
-        return validate_batch(self.maker, self.storage, batch_id, settings=self.settings, embedder_of=self._embedder_of)
+        """Validate a batch, and advance what fills it as far as possible."""
+        state = validate_batch(self.maker, self.storage, batch_id, settings=self.settings)
+        if state is BatchState.VALIDATING:
+            self.advance(batch_id)
+        return state
+
+    def advance(self, batch_id: str) -> PassageFill:
+        """Advance what fills a batch as far as possible."""
+        with self.maker() as session:
+            fill = session.scalars(select(PassageFill).where(PassageFill.for_batch_id == batch_id)).one()
+        fills_of(self.maker, self.storage, self.settings, embedder_of=self._embedder_of).advance(fill.id)
+        return fill
 
     def prepare(self, batch_id: str) -> BatchState | None:
-        """Validate a batch and complete its stages until it moves on."""
+        """Validate a batch and complete its lookups until it moves on."""
         for _ in range(4):
             state = self.validate(batch_id)
-            if state is not BatchState.VALIDATING:
+            if state not in (BatchState.VALIDATING, None):
                 return state
-            for stage in self.stages(batch_id):
-                self.work_off(stage.stage_batch_id)
+            self.look_up(batch_id)
         raise AssertionError("it is still validating")
 
-    def stages(self, batch_id: str) -> list[BatchStage]:
+    def look_up(self, batch_id: str) -> None:
+        """Complete the lookups of a batch that have begun, and advance what fills it."""
+        for lookup_id in self.lookup_ids(batch_id):
+            self.work_off(lookup_id)
+        self.advance(batch_id)
+
+    def lookups(self, batch_id: str) -> list[FillNode]:
         with self.maker() as session:
-            mine = select(BatchStage).where(BatchStage.batch_id == batch_id).order_by(BatchStage.number)
-            return list(session.scalars(mine))
+            fill_ids = select(PassageFill.id).where(PassageFill.for_batch_id == batch_id)
+            return list(
+                session.scalars(select(FillNode).where(FillNode.flow_id.in_(fill_ids)).order_by(FillNode.number))
+            )
+
+    def lookup_ids(self, batch_id: str) -> list[str]:
+        """Return the ids of the lookups' batches."""
+        return [str(lookup.batch_id) for lookup in self.lookups(batch_id)]
 
     def work_off(self, batch_id: str) -> None:
-        """Answer a stage's lines and write its files."""
+        """Answer a lookup's lines and write its files."""
         if self.validate(batch_id) is None:
             return
         with self.maker() as session:

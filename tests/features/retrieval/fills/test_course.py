@@ -22,7 +22,7 @@ from jobs.settings import Settings
 from jobs.states import BatchState, InvalidLines
 from jobs.storage import Storage
 from jobs.tables import Batch, Chunk, File, Tenant
-from tests.jobs.batches.retrieval.finding import EMBEDDING_MODEL, MOST_READ, Finding
+from tests.features.retrieval.fills.finding import EMBEDDING_MODEL, MOST_READ, Finding
 
 Submit = Callable[..., Batch]
 CATS, DOGS = "Cats purr when they are content.", "Dogs bark at night."
@@ -81,13 +81,13 @@ def test_until_then_nothing_runs_and_the_batch_says_what_it_waits_for(
 ) -> None:
     batch = submit([line("a"), line("b")])
     assert finding.validate(batch.id) is BatchState.VALIDATING
-    (stage,) = finding.stages(batch.id)
+    (lookup_id,) = finding.lookup_ids(batch.id)
     assert finding.validate(batch.id) is None
-    assert sweeps.pick_for_validation(session, again_seconds=0) == [stage.stage_batch_id]
+    assert sweeps.pick_for_validation(session, again_seconds=0) == [lookup_id]
     session.commit()
-    assert finding.validate(stage.stage_batch_id) is BatchState.IN_PROGRESS
+    assert finding.validate(lookup_id) is BatchState.IN_PROGRESS
     said = waits_for(session, batch)
-    assert f"by batch '{stage.stage_batch_id}': 0 of 2 are done. No running worker prepares" in said
+    assert f"by batch '{lookup_id}': 0 of 2 are done. No running worker prepares" in said
     assert session.scalars(select(Chunk).where(Chunk.batch_id == batch.id)).all() == []
 
 
@@ -106,11 +106,11 @@ def test_lines_without_a_context_are_run_as_they_are(finding: Finding, submit: S
     assert chunk.byte_end == session.get_one(File, batch.input_file_id).size_bytes
 
 
-def test_a_batch_without_contexts_has_no_stage(finding: Finding, submit: Submit, session: Session) -> None:
+def test_a_batch_without_contexts_has_no_lookup(finding: Finding, submit: Submit, session: Session) -> None:
     batch = submit([line("a", None)])
     assert finding.validate(batch.id) is BatchState.IN_PROGRESS
     session.refresh(batch)
-    assert (finding.stages(batch.id), batch.source_file_id) == ([], None)
+    assert (finding.lookups(batch.id), batch.source_file_id) == ([], None)
 
 
 def test_a_line_without_passages_fails_alone_even_where_bad_lines_fail_the_batch(
@@ -165,11 +165,11 @@ def test_queries_of_an_index_with_vectors_are_embedded_first_in_a_batch_that_is_
 ) -> None:
     batch = submit([line("a"), line("b", "dogs")])
     assert embedding.prepare(batch.id) is BatchState.IN_PROGRESS
-    stages = embedding.stages(batch.id)
-    assert [(stage.kind, stage.model) for stage in stages] == [("embed", EMBEDDING_MODEL), ("find", None)]
+    lookups = embedding.lookups(batch.id)
+    assert [lookup.name for lookup in lookups] == ["embed", "find"]
     assert embedding.embedded_inputs == ["query: cats", "query: dogs"]
     assert [len(asked.vector or b"") for asked in embedding.asked] == [8, 8]
-    queries = session.get_one(Batch, stages[0].stage_batch_id)
+    queries = session.get_one(Batch, lookups[0].batch_id)
     assert (queries.endpoint, queries.input_tokens) == ("/v1/embeddings", 10)
     assert (queries.request_metadata or {})["stage_of"] == batch.id
 
@@ -203,24 +203,24 @@ def test_embedding_waits_for_room_in_the_budget(
     budgets.set_limit(session, tenant.id, 1)
     session.commit()
     assert embedding.validate(batch.id) is BatchState.VALIDATING
-    assert embedding.stages(batch.id) == []
+    assert embedding.lookups(batch.id) == []
     assert "as soon as your limits have room" in waits_for(session, batch)
     assert embedding.validate(batch.id) is None
     budgets.set_limit(session, tenant.id, None)
-    session.execute(text("UPDATE batch SET claimed_until = now()"))
     session.commit()
     assert embedding.prepare(batch.id) is BatchState.IN_PROGRESS
 
 
-def test_a_stage_that_is_cancelled_fails_lines_which_a_retry_asks_for_again(
+def test_a_lookup_that_is_cancelled_fails_lines_which_a_retry_asks_for_again(
     finding: Finding, submit: Submit, session: Session, storage: Storage
 ) -> None:
     batch = submit([line("a")])
     finding.validate(batch.id)
-    (stage,) = finding.stages(batch.id)
-    lifecycle.cancel_batch(session, batch.tenant_id, stage.stage_batch_id)
+    (lookup_id,) = finding.lookup_ids(batch.id)
+    lifecycle.cancel_batch(session, batch.tenant_id, lookup_id)
     session.commit()
-    finding.finalise(stage.stage_batch_id)
+    finding.finalise(lookup_id)
+    finding.advance(batch.id)
     finding.validate(batch.id)
     assert finding.errors(batch.id)["a"][0] == "context_unavailable"
     assert finding.finalise(batch.id) is BatchState.COMPLETED
@@ -236,11 +236,16 @@ def test_cancelling_a_batch_cancels_what_looks_for_its_passages(
     finding.validate(batch.id)
     lifecycle.cancel_batch(session, batch.tenant_id, batch.id)
     session.commit()
-    (stage,) = finding.stages(batch.id)
-    assert session.get_one(Batch, stage.stage_batch_id).state == BatchState.CANCELLING
+    (lookup_id,) = finding.lookup_ids(batch.id)
+    assert session.get_one(Batch, lookup_id).state == BatchState.CANCELLING
     assert finding.finalise(batch.id) is BatchState.CANCELLED
-    with pytest.raises(ConflictError, match="'cancelling'"):
+    with pytest.raises(ConflictError, match="is being cancelled") as refused:
         delete_batch(session, batch.tenant_id, batch.id, by="tenant")
+    assert refused.value.code == "batch_not_deletable"
+    session.rollback()
+    finding.finalise(lookup_id)
+    assert finding.advance(batch.id).id == f"fill_{batch.id.removeprefix('batch_')}"
+    delete_batch(session, batch.tenant_id, batch.id, by="tenant")
 
 
 def test_deleting_a_batch_deletes_what_was_found_for_it(finding: Finding, submit: Submit, session: Session) -> None:
@@ -255,22 +260,27 @@ def test_deleting_a_batch_deletes_what_was_found_for_it(finding: Finding, submit
     assert session.scalars(select(Batch).where(Batch.deleted_at.is_(None))).all() == []
 
 
-def test_a_validation_that_dies_between_its_steps_is_begun_anew_and_changes_nothing(
+def test_a_store_that_is_away_however_long_delays_a_batch_only(
     finding: Finding, submit: Submit, session: Session, storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batch = submit([line("a"), line("b", "dogs")])
     finding.validate(batch.id)
-    finding.work_off(finding.stages(batch.id)[0].stage_batch_id)
+    (lookup_id,) = finding.lookup_ids(batch.id)
+    finding.work_off(lookup_id)
 
     def dies(*_: object, **__: object) -> None:
-        raise ServiceError("killed")
+        raise ServiceError("away")
 
     with monkeypatch.context() as patched:
-        patched.setattr("jobs.batches.retrieval.course.files.create_file", dies)
-        with pytest.raises(ServiceError):
-            finding.validate(batch.id)
+        patched.setattr("features.retrieval.fills.recipe.files.create_file", dies)
+        for _ in range(8):  # more often than any other flow is tried
+            finding.advance(batch.id)
+            session.execute(text("UPDATE flow SET look_at = NULL"))
+            session.commit()
+    assert "tried again: away" in waits_for(session, batch)
+    finding.advance(batch.id)
     assert finding.validate(batch.id) is BatchState.IN_PROGRESS
-    assert len(finding.stages(batch.id)) == 1
+    assert finding.lookup_ids(batch.id) == [lookup_id]
     assert [one["custom_id"] for one in finding.filled_lines(batch.id)] == ["a", "b"]
 
 
@@ -284,7 +294,7 @@ def test_lines_are_copies_where_their_passages_are_the_same_too(
     assert chunk.copies == [1, 0]
 
 
-def test_the_limit_on_open_batches_holds_no_stage_up(
+def test_the_limit_on_open_batches_holds_no_lookup_up(
     maker: sessionmaker[Session], storage: Storage, submit: Submit, settings: Settings
 ) -> None:
     full = settings.model_copy(update={"tenant_open_batches": 1, "max_open_batches": 1})
