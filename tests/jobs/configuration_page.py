@@ -101,9 +101,10 @@ What `tokenmill models pull` and workers read. `smollm2` is no model of the hub:
 
 COMPOSED = """## docker compose
 
-Read from `.env` by `docker-compose.yml`, beside four passwords: `POSTGRES_PASSWORD` of the superuser, which only migrations
-and backups have, `POSTGRES_SERVICE_PASSWORD`, `POSTGRES_PREPARE_PASSWORD` ([database roles](database_roles.md)) and `REDIS_PASSWORD`. Every other setting in `.env` reaches all containers, but
-for the URLs, which compose sets itself.
+Read from `.env` by `docker-compose.yml`, beside four passwords: `POSTGRES_PASSWORD` of the superuser, which only
+migrations and backups have, `POSTGRES_SERVICE_PASSWORD`, `POSTGRES_PREPARE_PASSWORD` ([database
+roles](database_roles.md)) and `REDIS_PASSWORD`. Every other setting in `.env` reaches all containers, but for the
+URLs, which compose sets itself.
 """
 
 
