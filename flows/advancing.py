@@ -112,12 +112,9 @@ class FlowAdvancer(Generic[FlowRow, AnyStanding]):
         if standing.is_stopped:
             self._stop(work, standing)
             return False
-        if standing.running:
-            self._recipe.watch(work, standing)
-            return False
-        for node in standing.open_nodes:
-            self._recipe.end(work, standing, node)
-        return bool(standing.open_nodes) or self._begin_next(work, standing)
+        if self._recipe.act(work, standing):
+            return True
+        return not standing.open_nodes and self._begin_next(work, standing)
 
     def _begin_next(self, work: ClaimedWork[FlowRow], standing: AnyStanding) -> bool:
         reason = None

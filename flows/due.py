@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from flows.states import CLAIMABLE_STATES
 from jobs.chunks.used_caps import CAP_IS_REACHED
 from jobs.claims.statements import ClaimSql
-from jobs.states import CANCELLING, BatchState
+from jobs.states import CANCELLING, TERMINAL_BATCH_STATES, BatchState
 from jobs.tables.base import one_of
 
 _DUE_A_TENANT = 4
@@ -39,8 +39,8 @@ def find_due(session: Session, recipes: Sequence[str]) -> Sequence[Due]:
     return [Due(id=row.id, tenant_id=row.tenant_id, recipe=row.recipe) for row in rows]
 
 
-# A flow that waits for batches is due again when they have ended, or when one has used up its cap and so never ends.
-# When a flow is cancelled, its batches are cancelled first.
+# A flow that waits for batches is due again when they have ended, or when one has used up its cap and never ends; one
+# that acts on each result as it comes, when there are new ones. When a flow is cancelled, its batches end first.
 _DUE = text(f"""
     SELECT id, tenant_id, recipe FROM (
         SELECT id, tenant_id, recipe, created_at,
@@ -48,7 +48,7 @@ _DUE = text(f"""
         FROM flow
         WHERE recipe = ANY(:recipes) AND ended_at IS NULL AND {one_of("state", CLAIMABLE_STATES)}
             AND {ClaimSql("flow").is_free} AND (look_at IS NULL OR look_at <= clock_timestamp())
-            AND NOT EXISTS (
+            AND (NOT EXISTS (
                 SELECT FROM flow_node AS node JOIN batch ON batch.id = node.batch_id
                 WHERE node.flow_id = flow.id AND node.done_at IS NULL AND (
                     {one_of("batch.state", _ENDING)}
@@ -56,6 +56,12 @@ _DUE = text(f"""
                         {one_of("batch.state", _RUNNING)} AND flow.state <> '{CANCELLING}' AND NOT {CAP_IS_REACHED}
                     )
                 )
-            )
+            ) OR flow.state <> '{CANCELLING}' AND EXISTS (
+                SELECT FROM flow_node AS node JOIN batch ON batch.id = node.batch_id
+                WHERE node.flow_id = flow.id AND node.done_at IS NULL AND (
+                    node.num_seen < batch.num_completed + batch.num_failed
+                    OR node.num_seen IS NOT NULL AND {one_of("batch.state", TERMINAL_BATCH_STATES)}
+                )
+            ))
     ) AS due WHERE number <= :limit ORDER BY created_at, id
 """)

@@ -62,6 +62,8 @@ class NodeBatch:
     """The id of the accepted batch that it serves: neither a right nor a full queue refuses it."""
     uncovered_lines: UncoveredLines = UncoveredLines.WAIT
     trace_context: str | None = None
+    is_growing: bool = False
+    """Whether lines will be added to it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,6 +125,7 @@ def _submit(session: Session, flow: Flow, lines: NewFile, wanted: NodeBatch, set
         uncovered_lines=wanted.uncovered_lines,
         stage_of=wanted.serves,
         trace_context=wanted.trace_context,
+        is_growing=wanted.is_growing,
         is_ours=True,
     )
     tenant = session.get_one(Tenant, flow.tenant_id)

@@ -56,6 +56,18 @@ class Recipe(ABC, Generic[FlowRow, AnyStanding]):
         Raises InputError where the flow fails for it.
         """
 
+    def act(self, work: ClaimedWork[FlowRow], standing: AnyStanding) -> bool:
+        """Act on the open nodes of a flow; return whether to look at it again at once.
+
+        Here nodes end together: a recipe that acts on each result as it comes has its own.
+        """
+        if standing.running:
+            self.watch(work, standing)
+            return False
+        for node in standing.open_nodes:
+            self.end(work, standing, node)
+        return bool(standing.open_nodes)
+
     @abstractmethod
     def complete(self, work: ClaimedWork[FlowRow], standing: AnyStanding, *, reason: str | None) -> None:
         """Write the outputs of a flow and end it; `reason`: why it ends early."""

@@ -66,6 +66,8 @@ class FlowNode(Base):
     num_lines: Mapped[int]
     begun_at: Mapped[datetime] = mapped_column(server_default=func.now())
     done_at: Mapped[datetime | None]
+    # Number of its batch's results that the flow has acted on; null: it acts on all together, once the batch has ended.
+    num_seen: Mapped[int | None]
 
 
 class RequestColumns:

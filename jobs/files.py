@@ -31,7 +31,7 @@ from jobs.ids import new_id
 from jobs.lines.input_estimate import InputEstimate
 from jobs.pagination import Page, read_page
 from jobs.states import TERMINAL_BATCH_STATES
-from jobs.tables import Batch, File, Tenant, Upload, UploadPart
+from jobs.tables import Batch, File, InputSegment, Tenant, Upload, UploadPart
 
 MAX_PAGE = 10_000
 MIN_EXPIRY_SECONDS = 3600
@@ -150,7 +150,8 @@ def condemn(session: Session, keys: Collection[str]) -> set[str]:
 def _unnamed(session: Session, keys: set[str]) -> set[str]:
     referenced = select(File.object_key).where(File.object_key.in_(keys), File.purged_at.is_(None))
     parts = select(UploadPart.object_key).where(UploadPart.object_key.in_(keys))
-    return keys.difference(session.scalars(referenced), session.scalars(parts))
+    segments = select(InputSegment.object_key).where(InputSegment.object_key.in_(keys))
+    return keys.difference(*(session.scalars(names) for names in (referenced, parts, segments)))
 
 
 def list_files(

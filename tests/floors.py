@@ -187,7 +187,7 @@ FLOORS = {
     "flows": [
         ["counted_lines", "states", "windows"],
         ["due", "tables"],
-        ["nodes", "reasons", "repeated_calls", "rows", "serving"],
+        ["nodes", "reasons", "repeated_calls", "results", "rows", "serving"],
         ["deletion", "kinds", "parts", "standing"],
         ["recipe"],
         ["advancing", "line_recipe"],

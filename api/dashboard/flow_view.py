@@ -77,6 +77,8 @@ class NodeView:
     failed: int = 0
     total: int = 0
     """Number of lines."""
+    is_growing: bool = False
+    """Whether lines may still be added."""
     tokens: int = 0
     cost: str = ""
     """With its currency."""
@@ -194,6 +196,7 @@ def _begun(
         completed=batch.num_completed,
         failed=batch.num_failed,
         total=batch.num_requests or node.num_lines,
+        is_growing=batch.is_growing and flow.ended_at is None,
         tokens=batch.input_tokens + batch.output_tokens,
         cost=f"{in_currency(prices.cost_picos(batch))} {currency}",
     )
@@ -216,7 +219,7 @@ def _node_places(prefix: str, node: NodeView) -> dict[str, Shown]:
     ends = bar(prefix, completed=node.completed, failed=node.failed, total=total)
     return {
         f"{prefix}.state": (_short(node.state), formats.tone(node.state)),
-        f"{prefix}.lines": f"{done:,} / {total:,}" if total else formats.NOTHING,
+        f"{prefix}.lines": f"{done:,} / {total:,}{' so far' if node.is_growing else ''}" if total else formats.NOTHING,
         f"{prefix}.failed": f"{node.failed:,}",
         **(ends if total or node.ended_at is None else full_bar(prefix)),
         f"{prefix}.tokens": formats.number(node.tokens),

@@ -21,6 +21,7 @@ class CourseStage(WireModel, Generic[Name]):
     status: BatchState | None
     """Status of its batch; null if there is none or it was deleted."""
     request_counts: RequestCounts | None
+    """Lines may be added to an extraction's stage until the stages before it have ended."""
     usage: BatchUsage | None
     begun_at: int
     done_at: int | None

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from sqlalchemy.orm import Session
 
-from features.documents import questions
 from features.documents.collections import corpora
+from features.documents.courses import questions
 from features.documents.extraction.course.corpus import Corpus
 from features.documents.extraction.course.job import ExtractJob
 from features.documents.extraction.course.stored_plan import StoredPlan

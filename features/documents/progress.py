@@ -1,4 +1,4 @@
-"""Results of an extraction's stages so far, document by document, with only a piece of each file in memory."""
+"""What an extraction has found out about a document so far: the results of the lines that asked about it."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from features.documents.extraction.course.job import custom_id as question_id
 from features.documents.extraction.course.line_results import TOO_LONG_CODE, Answers, LineResult, result_of
 from features.documents.extraction.scoring.records import failed_record
 from features.documents.stages import DocumentStage
+from features.documents.tables import ExtractionDocument
 from jobs.batches.ordered_results import OrderedResults
 from jobs.storage import Storage
 
@@ -42,19 +43,21 @@ class DocumentProgress:
     number: int
     document: KeptDocument
     read: Outcome | None
-    first: Sequence[LineResult]
+    first: Sequence[LineResult] = ()
     """One per group, or empty."""
-    second_readings: Mapping[int, LineResult]
+    second_readings: Mapping[int, LineResult] = field(default_factory=dict)
     """By group number, as in `covered`."""
-    grounded: Outcome | None
-    again: Sequence[Mapping[str, LineResult]]
-    """For each round of further questions, by question key."""
-    grounded_again: Sequence[Outcome | None]
-    """After each round; None for a round that did not ask about this document."""
-    covered: Mapping[int, LineResult]
-    grounded_covered: Outcome | None
-    not_asked: Mapping[str, Any]
+    grounded: Outcome | None = None
+    again: Sequence[Mapping[str, LineResult]] = ()
+    """For each round of further questions to this document, by question key; empty where it had no room."""
+    grounded_again: Sequence[Outcome | None] = ()
+    """After each round."""
+    covered: Mapping[int, LineResult] = field(default_factory=dict)
+    grounded_covered: Outcome | None = None
+    not_asked: Mapping[str, Any] = field(default_factory=dict)
     """The error of a document that was read but not asked."""
+    is_open: bool = False
+    """Whether lines that ask about it have no result yet."""
 
     @property
     def sha256(self) -> str:
@@ -98,9 +101,8 @@ class DocumentProgress:
         return {"document_id": self.document.id, **failed}
 
     def provisional_record(self) -> dict[str, Any]:
-        """Return the record while some documents are asked again; a record that may change has another status."""
-        is_open = bool(self.covered_questions or (self.doubts and not self.again))
-        return {**self.record(), **({"status": PROVISIONAL} if is_open else {})}
+        """Return the record while documents are asked; one that may still change has another status."""
+        return {**self.record(), **({"status": PROVISIONAL} if self.is_open else {})}
 
     def _last_grounded(self) -> Outcome:
         later = (self.grounded_covered, *reversed(self.grounded_again))
@@ -108,99 +110,79 @@ class DocumentProgress:
         return grounded or Outcome(error=_MISSING)
 
 
-class Progress:
-    """Reads the results of the stages that have ended."""
+def progress_of(
+    document: ExtractionDocument,
+    answered: Sequence[tuple[DocumentStage, Mapping[str, Any]]],
+    *,
+    num_groups: int,
+    not_asked: Mapping[str, Any] | None = None,
+) -> DocumentProgress:
+    """Return the results of a document; `answered` are the result lines by custom_id, for each node it has been at.
 
-    def __init__(
-        self,
-        storage: Storage,
-        documents_key: str,
-        stages: Sequence[tuple[DocumentStage, StageFiles]],
-        *,
-        num_groups: int,
-        not_asked: Mapping[str, Any] | None = None,
-    ) -> None:
-        """`stages` are those that have begun, in order.
+    `not_asked` is the shared reason, if any, why documents that were read were not asked.
+    """
+    number = document.number
+    of_stages: dict[DocumentStage, list[Mapping[str, Any]]] = {}
+    for stage, lines in answered:
+        of_stages.setdefault(stage, []).append(lines)
 
-        `not_asked` is the shared reason, if any, why documents that were read were not asked.
-        """
-        self._storage = storage
-        self._documents_key = documents_key
-        self._stages = stages
-        self._num_groups = num_groups
-        self._not_asked = not_asked or _NOT_ASKED
+    def outcomes(stage: DocumentStage) -> list[Outcome | None]:
+        lines = (by_id.get(custom_id(number)) for by_id in of_stages.get(stage, ()))
+        return [None if line is None else _outcome(line) for line in lines]
 
-    def documents(self) -> Iterator[DocumentProgress]:
-        """Yield all documents in order. Raises NotFoundError if a file is missing in the store."""
-        results = _Results(self._storage, self._stages)
-        for number, document in kept_documents(self._storage, self._documents_key):
-            name = custom_id(number)
-            first, second_readings = self._first_answers(results.of(DocumentStage.ASK), number)
-            yield DocumentProgress(
-                number=number,
-                document=document,
-                read=Outcome() if document.is_index else results.of(DocumentStage.READ).outcome(name),
-                first=[first[group] for group in range(self._num_groups)] if len(first) == self._num_groups else (),
-                second_readings=second_readings,
-                grounded=results.of(DocumentStage.GROUND).outcome(name),
-                again=[each.answers(number) for each in results.rounds(DocumentStage.ASK_AGAIN)],
-                grounded_again=[each.outcome(name) for each in results.rounds(DocumentStage.GROUND_AGAIN)],
-                covered={
-                    int(key): result for key, result in results.of(DocumentStage.ASK_COVERED).answers(number).items()
-                },
-                grounded_covered=results.of(DocumentStage.GROUND_COVERED).outcome(name),
-                not_asked=self._not_asked,
-            )
+    def rounds(stage: DocumentStage) -> list[dict[str, LineResult]]:
+        return [_answers(by_id, number) for by_id in of_stages.get(stage, ())]
 
-    def _first_answers(
-        self, results: _StageResults, number: int
-    ) -> tuple[dict[int, LineResult], dict[int, LineResult]]:
-        """Return first answers and second readings, whose lines alternate."""
-        first: dict[int, LineResult] = {}
-        second_readings: dict[int, LineResult] = {}
-        for group in range(self._num_groups):
-            for results_by_group, is_second in ((first, False), (second_readings, True)):
-                line = results.take(question_id(number, group, is_second_reading=is_second))
-                if line is not None:
-                    results_by_group[group] = result_of(line)
-        return first, second_readings
+    kept = KeptDocument(**document.document)
+    asked = next(iter(of_stages.get(DocumentStage.ASK, ())), {})
+    return DocumentProgress(
+        number=number,
+        document=kept,
+        read=Outcome() if kept.is_index else _only(outcomes(DocumentStage.READ)),
+        first=_first_answers(asked, number, num_groups=num_groups),
+        second_readings=_second_readings(asked, number, num_groups=num_groups),
+        grounded=_only(outcomes(DocumentStage.GROUND)),
+        again=rounds(DocumentStage.ASK_AGAIN),
+        grounded_again=outcomes(DocumentStage.GROUND_AGAIN),
+        covered={int(key): result for each in rounds(DocumentStage.ASK_COVERED) for key, result in each.items()},
+        grounded_covered=_only(outcomes(DocumentStage.GROUND_COVERED)),
+        not_asked=not_asked or _NOT_ASKED,
+        is_open=document.node is not None,
+    )
 
 
-class _Results:
-    """The results of all stages, one entry per round for repeated stages."""
+def read_documents(storage: Storage, documents_key: str, files: StageFiles) -> Iterator[DocumentProgress]:
+    """Yield documents that were only read, in their order, from the files of the batch that read them.
 
-    def __init__(self, storage: Storage, stages: Sequence[tuple[DocumentStage, StageFiles]]) -> None:
-        self._opened: dict[DocumentStage, list[_StageResults]] = {}
-        for stage, files in stages:
-            self._opened.setdefault(stage, []).append(_StageResults(storage, files))
-        self._none = _StageResults(storage, StageFiles())
-
-    def of(self, stage: DocumentStage) -> _StageResults:
-        """Return the results of a stage that runs once."""
-        return next(iter(self.rounds(stage)), self._none)
-
-    def rounds(self, stage: DocumentStage) -> Sequence[_StageResults]:
-        return self._opened.get(stage, ())
+    Raises NotFoundError if a file is missing in the store.
+    """
+    both = [OrderedResults(storage, key) for key in (files.output_key, files.errors_key)]
+    for number, document in kept_documents(storage, documents_key):
+        line = next(filter(None, (results.take(custom_id(number)) for results in both)), None)
+        yield DocumentProgress(
+            number=number, document=document, read=None if line is None else _outcome(line), not_asked=_NOT_ASKED
+        )
 
 
-class _StageResults:
-    """Results of one batch's lines, to be requested in file order."""
+def _only(outcomes: Sequence[Outcome | None]) -> Outcome | None:
+    return next(iter(outcomes), None)
 
-    def __init__(self, storage: Storage, files: StageFiles) -> None:
-        self._both = [OrderedResults(storage, key) for key in (files.output_key, files.errors_key)]
 
-    def take(self, name: str) -> Mapping[str, Any] | None:
-        return self._both[0].take(name) or self._both[1].take(name)
+def _first_answers(lines: Mapping[str, Any], number: int, *, num_groups: int) -> Sequence[LineResult]:
+    """Return the answer for each group of fields, or nothing unless all have one."""
+    found = [lines.get(question_id(number, group)) for group in range(num_groups)]
+    return [result_of(line) for line in found if line is not None] if all(found) else ()
 
-    def outcome(self, name: str) -> Outcome | None:
-        """Return the result of a line that the service itself wrote."""
-        line = self.take(name)
-        return None if line is None else _outcome(line)
 
-    def answers(self, number: int) -> dict[str, LineResult]:
-        """Return the results of a document's questions, by question key."""
-        prefix = question_id(number, "")
-        return {key: result_of(line) for file in self._both for key, line in file.take_all(prefix)}
+def _second_readings(lines: Mapping[str, Any], number: int, *, num_groups: int) -> dict[int, LineResult]:
+    found = ((group, lines.get(question_id(number, group, is_second_reading=True))) for group in range(num_groups))
+    return {group: result_of(line) for group, line in found if line is not None}
+
+
+def _answers(lines: Mapping[str, Any], number: int) -> dict[str, LineResult]:
+    """Return the results of a round's questions by question key."""
+    prefix = question_id(number, "")
+    return {name.removeprefix(prefix): result_of(line) for name, line in lines.items()}
 
 
 def _outcome(line: Mapping[str, Any]) -> Outcome:

@@ -1,47 +1,44 @@
-"""The recipe of an extraction: which stage begins next, its lines, and at the end the records.
+"""The recipe of an extraction: its documents are read, each then goes from stage to stage by itself, and has a record.
 
 Objects are written before a row names them, and swept if none ever does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from datetime import datetime
 
-from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from features.documents import lifecycle, outputs, record_ranges, stages
 from features.documents.claims import ExtractionWork
 from features.documents.collections.embedders import EmbedderOf, no_embedder
-from features.documents.collections.read_notes import note_read
+from features.documents.collections.snapshot import kept_documents
+from features.documents.courses import carried, kept_files, rows
+from features.documents.courses.advancing import DocumentAdvancer, WaitsForStartError
+from features.documents.courses.stage_lines import ExtractionFailedError, StageLines
+from features.documents.progress import DocumentProgress
 from features.documents.reviewing import reviews
-from features.documents.stage_lines import ExtractionFailedError, StageLines
-from features.documents.stages import DocumentStage, stage_of
+from features.documents.stages import GROUNDING, DocumentStage, node_number, stage_of
 from features.documents.standing import Standing, look, problem_of
 from features.documents.states import ExtractionState
 from features.documents.tables import Extraction, ExtractionNode
 from flows import nodes
-from flows.counted_lines import CountedLines
 from flows.reasons import note_reason
-from flows.recipe import EndEarlyError, Recipe
+from flows.recipe import Recipe
 from flows.tables import FlowNode
-from jobs import files
-from jobs.batches import made_inputs
-from jobs.errors import InputError, LimitError, OverBudgetError, RateLimitError, TooLargeError
-from jobs.files import NewFile
+from jobs.errors import LimitError, RateLimitError
 from jobs.settings import Settings
 from jobs.states import BatchState
 from jobs.storage import Storage
-from jobs.tables import File
 
-_ASKING_AGAIN = (DocumentStage.ASK_AGAIN, DocumentStage.ASK_COVERED)
-_DISPENSABLE = (*_ASKING_AGAIN, DocumentStage.GROUND_AGAIN, DocumentStage.GROUND_COVERED)
-"""Stages that only improve records that already exist."""
+_UP_TO_GROUND = 3
+"""Nodes that a document with a record has been at, before the one where it is: read, ask and ground."""
 
 
 class ExtractionRecipe(Recipe[Extraction, Standing]):
-    """What an extraction does, stage by stage."""
+    """What an extraction does."""
 
     name = "extraction"
     kind = Extraction
@@ -67,87 +64,102 @@ class ExtractionRecipe(Recipe[Extraction, Standing]):
     def end_early(self, session: Session, flow: Extraction, *, is_cancelled: bool) -> None:
         lifecycle.EXTRACTIONS.move(session, flow, ExtractionState.CANCELLED if is_cancelled else ExtractionState.FAILED)
 
-    # --- a stage -----------------------------------------------------------------------------------------------------
+    # --- nodes -------------------------------------------------------------------------------------------------------
 
     def begin(self, work: ExtractionWork, standing: Standing, name: str) -> bool:
         stage = DocumentStage(name)
-        stage_lines = self._lines_of(work, standing)
-        kept = stage_lines.keep(stage)
-        documents_key = kept["documents_file_id"].object_key if stage is DocumentStage.READ else None
-        counted = CountedLines(stage_lines.lines(stage, documents_key=documents_key))
-        is_further_round = stage in map(stage_of, standing.begun)
-        if is_further_round and counted.is_empty():
-            return False
-        object_key = files.new_object_key(standing.flow.tenant_id)
-        name = f"{standing.flow.id}_{stage}.jsonl"
-        written = made_inputs.write_input(self._storage, object_key, counted, filename=name, settings=self._settings)
-        if stage in _ASKING_AGAIN and counted.num_lines and not is_further_round:
-            provisional = (one.provisional_record() for one in self._lines_of(work, standing).progress())
-            kept = {"output_file_id": outputs.write_provisional(self._storage, standing.flow, provisional)}
-        try:
-            self._submit(work, stage, kept, written if counted.num_lines else None, num_lines=counted.num_lines)
-        except (LimitError, RateLimitError, TooLargeError, OverBudgetError) as error:
-            for key in (object_key, *(new.object_key for new in kept.values())):  # the next attempt writes them again
-                self._storage.delete(key)
-            if stage in _DISPENSABLE and self._lasts(work, error):
-                raise EndEarlyError(f"it ended before its stage {stage}, which had no room: {error}") from error
-            raise
+        if stage is DocumentStage.READ:
+            self._begin_reading(work, standing)
+            return True
+        with work.writing() as (session, extraction):  # no document has come to it, and none will
+            number = node_number(stage)
+            stages.begin(session, extraction, stage, None, number=number, num_lines=0, settings=self._settings)
         return True
 
-    def _lasts(self, work: ExtractionWork, error: InputError) -> bool:
-        """Tell whether waiting is pointless: there will never be room, or the extraction's time is over."""
-        if not isinstance(error, (LimitError, RateLimitError)):
+    def act(self, work: ExtractionWork, standing: Standing) -> bool:
+        if carried.is_carried(work, standing):
+            carried.place(work, standing, self._storage, self._lines_of(work, standing).key_of)
             return True
-        with work.reading() as session:
-            extraction = session.get_one(Extraction, work.claim.id)
-            return bool(session.scalar(select(func.clock_timestamp() >= extraction.expires_at)))
+        if self._write_provisional(work, standing):
+            return True
+        for node in standing.open_in_order:
+            batch = standing.batch_of(node)
+            if batch is not None and batch.state == BatchState.FAILED:
+                raise ExtractionFailedError(problem_of(node, batch))
+            with suppress(WaitsForStartError):  # it is looked at again
+                if self._act_on(work, standing, node, is_running=batch in standing.running):
+                    return True
+        return False
 
-    def _submit(
-        self,
-        work: ExtractionWork,
-        stage: DocumentStage,
-        kept: dict[str, NewFile],
-        lines: NewFile | None,
-        *,
-        num_lines: int,
-    ) -> None:
-        with work.writing() as (session, extraction):
-            if extraction.state != ExtractionState.IN_PROGRESS:
-                return  # it was cancelled meanwhile, which the next attempt sees
-            for column, new in kept.items():
-                _delete_kept(session, extraction, column)
-                setattr(extraction, column, files.create_file(session, extraction.tenant_id, new).id)
-            stages.begin(session, extraction, stage, lines, num_lines=num_lines, settings=self._settings)
+    def _act_on(self, work: ExtractionWork, standing: Standing, node: ExtractionNode, *, is_running: bool) -> bool:
+        """Act on the next results of a node, or on its end; False if there is neither."""
+        if (not is_running or node.num_seen is not None) and self._advancer(work, standing).take(node):
+            return True
+        if not is_running:
+            self.end(work, standing, node)
+        return not is_running
 
     def end(self, work: ExtractionWork, standing: Standing, node: FlowNode) -> None:
-        batch = standing.batch_of(node)
-        if batch is not None and batch.state == BatchState.FAILED:
-            raise ExtractionFailedError(problem_of(node, batch))
-        if stage_of(node) is DocumentStage.READ and batch is not None:
-            note_read(work, self._lines_of(work, standing).progress())
-        with work.writing() as (session, extraction):
-            nodes.note_ended(session, extraction, session.get_one(ExtractionNode, (extraction.id, node.number)))
+        assert isinstance(node, ExtractionNode), "a node of an extraction"
+        self._advancer(work, standing).end(node)
+
+    def _begin_reading(self, work: ExtractionWork, standing: Standing) -> None:
+        of_extraction = self._lines_of(work, standing)
+        kept = of_extraction.keep(DocumentStage.READ)
+        documents = list(kept_documents(self._storage, kept["documents_file_id"].object_key))
+        lines = (document.read_line(number) for number, document in documents if not document.is_index)
+        written = nodes.write_lines(self._storage, standing.flow, DocumentStage.READ, lines, settings=self._settings)
+        try:
+            with work.writing() as (session, extraction):
+                if extraction.state != ExtractionState.IN_PROGRESS:
+                    return  # it was cancelled meanwhile, which the next attempt sees
+                kept_files.replace(session, extraction, kept)
+                number = node_number(DocumentStage.READ)
+                stages.begin(
+                    session,
+                    extraction,
+                    DocumentStage.READ,
+                    written.file,
+                    number=number,
+                    num_lines=written.num_lines,
+                    settings=self._settings,
+                    is_followed=standing.plan.examples_of is None,  # examples are documents that it reads
+                )
+                rows.begin(session, extraction.id, documents, node=number)
+        except (LimitError, RateLimitError):
+            for key in (written.object_key, *(new.object_key for new in kept.values())):
+                if key is not None:
+                    self._storage.delete(key)  # the next attempt writes them again
+            raise
+
+    def _advancer(self, work: ExtractionWork, standing: Standing) -> DocumentAdvancer:
+        of_extraction = self._lines_of(work, standing)
+        return DocumentAdvancer(
+            work,
+            standing,
+            self._storage,
+            self._settings,
+            steps=of_extraction.steps(),
+            keep=of_extraction.keep,
+        )
 
     def _lines_of(self, work: ExtractionWork, standing: Standing) -> StageLines:
         return StageLines(work, standing, self._storage, self._settings, embedder_of=self._embedder_of)
 
-    # --- the end -----------------------------------------------------------------------------------------------------
+    # --- records -----------------------------------------------------------------------------------------------------
 
     def complete(self, work: ExtractionWork, standing: Standing, *, reason: str | None) -> None:
         reason = "; ".join(filter(None, (standing.early_end, reason)))
         schema = standing.job.schema
-        all_records = (one.record() for one in self._lines_of(work, standing).progress())
-        records = reviews.noting(work, schema, all_records)
+        records = reviews.noting(work, schema, (one.record() for one in self._documents(work, standing)))
         written = outputs.write(self._storage, standing.flow, records, schema=schema)
         with work.writing() as (session, extraction):
             if extraction.state == ExtractionState.CANCELLING:  # cancelled meanwhile: end as the next attempt would
                 reviews.forget(session, [extraction.id])
                 self.end_early(session, extraction, is_cancelled=True)
                 return
-            _delete_kept(session, extraction, "output_file_id")
-            extraction.output_file_id = files.create_file(session, extraction.tenant_id, written.records).id
-            if written.table is not None:
-                extraction.parquet_file_id = files.create_file(session, extraction.tenant_id, written.table).id
+            of_it = {"output_file_id": written.records, "parquet_file_id": written.table}
+            kept_files.replace(session, extraction, {name: new for name, new in of_it.items() if new is not None})
             extraction.num_done = written.num_done
             extraction.failed_codes = dict(written.codes)
             extraction.num_to_review = written.num_to_review
@@ -155,8 +167,35 @@ class ExtractionRecipe(Recipe[Extraction, Standing]):
             note_reason(extraction, reason)
             lifecycle.EXTRACTIONS.move(session, extraction, ExtractionState.COMPLETED)
 
+    def _write_provisional(self, work: ExtractionWork, standing: Standing) -> bool:
+        """Write the records so far, each time there are twice as many as before; return whether it did."""
+        num_grounded = sum(node.num_seen or 0 for node in standing.begun if stage_of(node) in GROUNDING)
+        if num_grounded < max(1, 2 * standing.flow.num_provisional):
+            return False
+        with work.reading() as session:
+            if not rows.is_any_open(session, standing.flow.id):
+                return False
+        records = (one.provisional_record() for one in self._documents(work, standing, least_nodes=_UP_TO_GROUND))
+        written = outputs.write_provisional(self._storage, standing.flow, records)
+        with work.writing() as (session, extraction):
+            if extraction.state != ExtractionState.IN_PROGRESS:
+                return True  # it was cancelled meanwhile, which the next attempt sees
+            kept_files.replace(session, extraction, {"output_file_id": written})
+            extraction.num_provisional = num_grounded
+        return True
 
-def _delete_kept(session: Session, extraction: Extraction, column: str) -> None:
-    """Delete the file that is about to be replaced, unless there is none or its owner has deleted it."""
-    of_it = (File.id == getattr(extraction, column)) & File.deleted_at.is_(None)
-    files.mark_deleted(session, session.scalars(select(File).where(of_it).with_for_update()).all(), by=extraction.id)
+    def _documents(
+        self, work: ExtractionWork, standing: Standing, *, least_nodes: int = 0
+    ) -> Iterator[DocumentProgress]:
+        """Yield documents in their order, those that are over or have been at so many nodes."""
+        after = -1
+        while True:
+            with work.reading() as session:
+                page = rows.page(session, standing.flow.id, after=after, least_nodes=least_nodes)
+                known = list(rows.progress(session, standing, page))
+            if not page:
+                return
+            for one in known:
+                work.check()
+                yield one
+            after = page[-1].number

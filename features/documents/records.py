@@ -1,6 +1,6 @@
 """Records of an extraction for its owner, read page by page from the records file.
 
-While documents are asked again, the file holds provisional records. Its cursors differ from those of the final file,
+While documents are asked, the file holds provisional records. Its cursors differ from those of the final file,
 since the same position holds another record there.
 """
 
@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 
 from sqlalchemy.orm import Session
 
-from features.documents.stages import DocumentStage, stage_of, stages_of
 from features.documents.states import TERMINAL_EXTRACTION_STATES, ExtractionState
 from features.documents.tables import Extraction
 from jobs import files
@@ -19,8 +18,10 @@ from jobs.settings import MIB
 from jobs.storage import Storage
 
 _FINAL_FROM = 0
-_FROM = {DocumentStage.ASK_AGAIN: 2**52, DocumentStage.ASK_COVERED: 2**52 + 2**51}
-"""First cursor of the file written when this stage began; no file is that large."""
+_PROVISIONAL_FROM = 2**52
+"""Cursors of provisional records begin here,"""
+_EACH_FROM = 2**46
+"""and those of each file of them that much further: no file is that large. All are exact as floating-point numbers."""
 MAX_PAGE_BYTES = 4 * MIB
 """A page ends after the record that exceeds this."""
 MAX_RECORD_BYTES = 64 * MIB
@@ -62,11 +63,9 @@ def latest_file(session: Session, extraction: Extraction) -> RecordsFile | None:
         return None
     if extraction.state == ExtractionState.COMPLETED or extraction.output_file_id is None:
         return records_file(session, extraction)
-    begun = [stage_of(stage) for stage in stages_of(session, extraction.id) if stage.num_lines]
-    bases = [base for stage, base in _FROM.items() if stage in begun]
-    if not bases:  # cancelled while its only records were being written
-        return records_file(session, extraction)
-    return replace(_kept(session, extraction, extraction.output_file_id), cursors_from=max(bases))
+    # A file replaces another once it has twice as many records.
+    cursors_from = _PROVISIONAL_FROM + extraction.num_provisional.bit_length() * _EACH_FROM
+    return replace(_kept(session, extraction, extraction.output_file_id), cursors_from=cursors_from)
 
 
 def records_file(session: Session, extraction: Extraction) -> RecordsFile:
@@ -101,7 +100,7 @@ def read_page(storage: Storage, file: RecordsFile, *, after: int, limit: int) ->
 
     Raises InputError for an invalid cursor, ConflictError for one of provisional records that may have changed since.
     """
-    given_from = max(base for base in (_FINAL_FROM, *_FROM.values()) if base <= after)
+    given_from = _FINAL_FROM if after < _PROVISIONAL_FROM else after - after % _EACH_FROM
     if given_from not in (_FINAL_FROM, file.cursors_from):
         raise ConflictError(
             "The extraction has gone on since that page was read, and records have changed. Read them again from "

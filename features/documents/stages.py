@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from datetime import timedelta
 from enum import StrEnum
 
-from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from features.documents.extraction.course.job import Passes
@@ -21,7 +21,7 @@ from jobs.tables import Batch
 
 
 class DocumentStage(StrEnum):
-    """A step that all documents finish before the next one begins."""
+    """A step that each document of an extraction takes by itself."""
 
     READ = "read"  # bytes become text with positions
     ASK = "ask"  # the model is asked for every group of fields
@@ -34,9 +34,20 @@ class DocumentStage(StrEnum):
 
 STAGES = tuple(DocumentStage)
 """All stages in order; an extraction has the stages of its passes."""
-_GROUNDING = (DocumentStage.GROUND, DocumentStage.GROUND_AGAIN, DocumentStage.GROUND_COVERED)
-_ENDPOINTS = {DocumentStage.READ: READ_ENDPOINT, **dict.fromkeys(_GROUNDING, GROUND_ENDPOINT)}
-_LEAST_MINUTES = dict.fromkeys(_GROUNDING, 60)
+_ROUND = (DocumentStage.ASK_AGAIN, DocumentStage.GROUND_AGAIN)
+_BEHIND_ROUNDS = 1_000_000
+"""Added to the numbers of nodes that come after all rounds, of which there are far fewer."""
+ASKING = (DocumentStage.ASK, DocumentStage.ASK_AGAIN, DocumentStage.ASK_COVERED)
+"""Stages that ask the model."""
+OPTIONAL = (
+    *_ROUND,
+    DocumentStage.ASK_COVERED,
+    DocumentStage.GROUND_COVERED,
+)
+"""Stages that only improve records that already exist."""
+GROUNDING = (DocumentStage.GROUND, DocumentStage.GROUND_AGAIN, DocumentStage.GROUND_COVERED)
+_ENDPOINTS = {DocumentStage.READ: READ_ENDPOINT, **dict.fromkeys(GROUNDING, GROUND_ENDPOINT)}
+_MORE_TIME = dict.fromkeys(GROUNDING, timedelta(hours=1))
 """Answers are already paid for, so grounding gets this much time even after the window."""
 
 
@@ -48,16 +59,22 @@ def stages_for(passes: Passes) -> list[DocumentStage]:
 
 
 def stages_ahead(passes: Passes, begun: Sequence[FlowNode]) -> list[DocumentStage]:
-    """Return the stages behind the latest begun one, in order, without further rounds."""
-    all_of = stages_for(passes)
-    return all_of[all_of.index(stage_of(begun[-1])) + 1 :] if begun else all_of
+    """Return the stages that have not begun, in order, without further rounds."""
+    names = {node.name for node in begun}
+    return [stage for stage in stages_for(passes) if stage not in names]
 
 
-def may_ask_again(passes: Passes, begun: Sequence[FlowNode]) -> bool:
-    """Return whether a round of asking again may begin behind the current one."""
-    if not begun or stage_of(begun[-1]) not in (DocumentStage.ASK_AGAIN, DocumentStage.GROUND_AGAIN):
-        return False
-    return passes.again and begun[-1].num_lines > 0
+def may_ask_again(begun: Sequence[FlowNode]) -> bool:
+    """Return whether a further round of asking again may begin."""
+    rounds = [node for node in begun if node.name in _ROUND and node.num_lines]
+    return bool(rounds) and rounds[-1].done_at is None
+
+
+def node_number(stage: DocumentStage, round_no: int = 1) -> int:
+    """Return the number of a node; `round_no` counts from 1 for the stages of a round."""
+    if stage in _ROUND:
+        return STAGES.index(stage) + len(_ROUND) * (round_no - 1)
+    return STAGES.index(stage) + (_BEHIND_ROUNDS if STAGES.index(stage) > STAGES.index(_ROUND[-1]) else 0)
 
 
 def stage_of(begun: FlowNode) -> DocumentStage:
@@ -101,21 +118,32 @@ def begin(
     stage: DocumentStage,
     lines: NewFile | None,
     *,
+    number: int,
     num_lines: int,
     settings: Settings,
+    is_growing: bool = False,
+    is_followed: bool = True,
 ) -> None:
-    """Record that a stage has begun and create its batch: `flows.nodes.begin`."""
+    """Record that a stage has begun and create its batch: `flows.nodes.begin`.
+
+    `is_growing`: lines will be added; `is_followed`: each result is acted on as it comes.
+    """
+    more_time = _MORE_TIME.get(stage, timedelta())
     new_batch = nodes.NodeBatch(
         name=stage.value,
         endpoint=_ENDPOINTS.get(stage, CHAT_ENDPOINT),
         priority=extraction.priority,
-        expires_at=extraction.expires_at,
+        expires_at=extraction.expires_at + (more_time if is_growing else timedelta()),
         metadata={"extraction_id": extraction.id},
         outputs_last_seconds=MAX_EXPIRY_SECONDS,
-        least_minutes=_LEAST_MINUTES.get(stage, 1),
+        least_minutes=max(1, int(more_time.total_seconds() // 60)),
+        is_growing=is_growing,
     )
-    last = session.scalar(select(func.max(ExtractionNode.number)).where(ExtractionNode.flow_id == extraction.id))
-    # Unless rounds are repeated, the number is the stage's position.
-    number = max(STAGES.index(stage), 0 if last is None else last + 1)
-    node = ExtractionNode(flow_id=extraction.id, number=number, name=stage.value, num_lines=num_lines)
+    node = ExtractionNode(
+        flow_id=extraction.id,
+        number=number,
+        name=stage.value,
+        num_lines=num_lines,
+        num_seen=0 if is_followed else None,
+    )
     nodes.begin(session, extraction, node, lines=lines, wanted=new_batch, settings=settings)

@@ -35,15 +35,17 @@ class Standing(standing.Standing[Extraction, ExtractionNode]):
 
     @property
     def next_stages(self) -> list[DocumentStage]:
-        """Return the candidates for the next stage, in order; empty if all stages have begun.
+        """Return the first stage that has not begun, if any: once no batch runs, it has nothing to do."""
+        return stages.stages_ahead(self.job.passes, self.begun)[:1]
 
-        After a round of asking again there are two: another round, and the stage to begin if that has nothing to ask.
-        """
-        passes = self.job.passes
-        behind = stages.stages_ahead(passes, self.begun)[:1]
-        is_round_over = bool(self.begun) and stage_of(self.begun[-1]) is DocumentStage.GROUND_AGAIN
-        may_repeat = is_round_over and stages.may_ask_again(passes, self.begun)
-        return [DocumentStage.ASK_AGAIN, *behind] if may_repeat else behind
+    @property
+    def open_in_order(self) -> list[ExtractionNode]:
+        """Return the open nodes, that of the latest stage first: what is nearly done is done first."""
+        return sorted(self.open_nodes, key=lambda node: node.number, reverse=True)
+
+    def node(self, number: int) -> ExtractionNode | None:
+        """Return the begun node of this number."""
+        return next((node for node in self.begun if node.number == number), None)
 
     @property
     def ended_early(self) -> tuple[ExtractionNode, Batch] | None:
@@ -53,13 +55,17 @@ class Standing(standing.Standing[Extraction, ExtractionNode]):
 
     @property
     def early_end(self) -> str | None:
-        """Return the reason for the early end."""
+        """Return the reason why the model is asked nothing more."""
+        if self.flow.early_end is not None:
+            return self.flow.early_end
         return None if self.ended_early is None else problem_of(*self.ended_early)
 
     @property
     def not_asked(self) -> dict[str, str] | None:
         """Return the error of documents that were read but, because of the early end, not asked."""
-        if self.ended_early is None or stage_of(self.ended_early[0]) is not DocumentStage.READ:
+        if self.flow.early_end is not None:
+            return {"code": "not_asked", "message": self.flow.early_end}
+        if self.ended_early is None or stage_of(self.ended_early[0]) not in (DocumentStage.READ, DocumentStage.ASK):
             return None
         reason = f"{problem_of(*self.ended_early)}, and nothing was asked after it"
         return {"code": f"batch_{self.ended_early[1].state}", "message": reason}

@@ -5,7 +5,8 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import JSON, CheckConstraint, ForeignKey, Identity, Index, text
+from sqlalchemy import JSON, CheckConstraint, ForeignKey, Identity, Index, Integer, text
+from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.orm import Mapped, mapped_column
 
 from features.documents.extraction.scoring.verdicts import Change, Reason, Verdict
@@ -98,12 +99,27 @@ class Extraction(RequestColumns, Flow):
     num_done: Mapped[int] = mapped_column(server_default="0")
     failed_codes: Mapped[dict[str, Any]] = mapped_column(server_default="{}")  # numbers of failed documents by code
     num_to_review: Mapped[int] = mapped_column(server_default="0")  # number of values
+    early_end: Mapped[str | None]  # why the model is asked nothing more; null: it may be
+    num_provisional: Mapped[int] = mapped_column(server_default="0")  # groundings in the file of provisional records
 
 
 class ExtractionNode(FlowNode):
     """A stage of an extraction that has begun."""
 
     __mapper_args__ = {"polymorphic_identity": "extraction"}  # noqa: RUF012 - SQLAlchemy's own protocol
+
+
+class ExtractionDocument(Base):
+    """A document of an extraction, and the lines that asked about it: see `features.documents.courses.rows`."""
+
+    __tablename__ = "extraction_document"
+
+    extraction_id: Mapped[str] = mapped_column(ForeignKey("extraction.id", ondelete="CASCADE"), primary_key=True)
+    number: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
+    document: Mapped[dict[str, Any]]  # a `KeptDocument`
+    node: Mapped[int | None] = mapped_column(Integer)  # where it is; null: it is over
+    # For each node that it has been at: the node's number, its first line in the node's batch, and how many it has.
+    spans: Mapped[list[int]] = mapped_column(ARRAY(Integer), server_default="{}")
 
 
 class Review(Base):

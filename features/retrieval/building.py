@@ -11,8 +11,7 @@ from sqlalchemy import select
 
 from features.documents.collections import documents
 from features.documents.collections.snapshot import KeptDocument, encoded, kept_documents
-from features.documents.progress import DocumentProgress, Progress, StageFiles
-from features.documents.stages import DocumentStage
+from features.documents.progress import DocumentProgress, StageFiles, read_documents
 from features.retrieval.claims import IndexWork
 from features.retrieval.objects import new_key
 from features.retrieval.segments import NewSegment, custom_id, embedding_lines, new_segments
@@ -81,8 +80,7 @@ class Building:
         """Yield each document with the result of reading it."""
         index = self._standing.flow
         assert index.documents_key is not None, "its first stage has begun"
-        stage_files = [(DocumentStage.READ, self._files_of(IndexStage.READ))]
-        for one in Progress(self._storage, index.documents_key, stage_files, num_groups=0).documents():
+        for one in read_documents(self._storage, index.documents_key, self._files_of(IndexStage.READ)):
             self._work.check()
             yield one
 

@@ -61,8 +61,12 @@ def _measure(storage: Storage, key: str) -> tuple[int, int]:
 
 
 _INPUTS = text(f"""
-    SELECT batch.id, file.id AS file_id, file.object_key, file.size_bytes
+    SELECT batch.id, file.id AS file_id, part.object_key, part.size_bytes
     FROM batch JOIN file ON file.id = batch.input_file_id
+        CROSS JOIN LATERAL (
+            SELECT file.object_key, file.size_bytes
+            UNION ALL SELECT object_key, size_bytes FROM input_segment WHERE batch_id = batch.id
+        ) AS part
     WHERE {IS_ASKED} AND batch.state = ANY(CAST(:live AS text[])) ORDER BY batch.id
 """)
 

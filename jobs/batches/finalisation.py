@@ -17,6 +17,8 @@ from sqlalchemy.orm import Session, sessionmaker
 from jobs.accounts import budgets
 from jobs.batches import not_run, planned
 from jobs.batches.claims import FINALISATIONS, BatchWork
+from jobs.batches.growth import segments
+from jobs.batches.growth.segments import Segment, WholeInput
 from jobs.batches.lifecycle import move_batch
 from jobs.batches.missing_inputs import PutOffError, name_missing_input
 from jobs.batches.not_run import CountsDisagreeError, NotRun
@@ -72,12 +74,14 @@ def _finalise(work: BatchWork, storage: Storage) -> BatchState | None:
     if batch.in_progress_at is None:
         planned.drop(work)
     outcome = BatchState.CANCELLED if batch.state == BatchState.CANCELLING else BatchState(batch.outcome or "")
+    content = WholeInput(work, storage, file)
     try:
-        missing = not_run.write_errors(work, storage, batch, file, outcome=outcome)
+        missing = not_run.write_errors(work, content, batch, outcome=outcome)
     except PutOffError:
         return None
     output, errors = _write_files(work, storage)
-    _end(work, outcome, missing=missing, output=output, errors=errors)
+    whole = content.written_as_one(batch.tenant_id) if content.has_grown and not missing.is_input_lost else None
+    _end(work, outcome, missing=missing, output=output, errors=errors, whole=whole)
     return outcome
 
 
@@ -157,6 +161,7 @@ def _end(
     missing: NotRun,
     output: _Written | None,
     errors: _Written | None,
+    whole: Segment | None,
 ) -> None:
     """Link the files to the batch, return the rest of its reservation, and move it to its outcome."""
     with work.writing() as (session, batch):
@@ -173,6 +178,9 @@ def _end(
         move_batch(session, batch, outcome)
         budgets.release(session, batch)
         checkpoints.drop_all(session, batch.id)
+        segments.close(session, batch)
+        if whole is not None:
+            segments.join(session, batch, whole)
 
 
 def _named(session: Session, batch: Batch, stored: _Written | None, *, title: str) -> str | None:

@@ -285,6 +285,7 @@ def _insert(
         cap_picos=request.cap_picos,
         trace_context=request.trace_context,
         run_id=request.run_id,
+        is_growing=request.is_growing,
     )
     session.add(batch)
     session.flush()

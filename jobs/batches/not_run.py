@@ -15,6 +15,7 @@ from sqlalchemy import text
 
 from jobs.batches import missing_inputs
 from jobs.batches.claims import BatchWork
+from jobs.batches.growth.segments import WholeInput
 from jobs.chunks.recording import LineResult, copy_errors
 from jobs.errors import NotFoundError, TokenmillError
 from jobs.lines.output_lines import error_line
@@ -22,8 +23,7 @@ from jobs.lines.reading import custom_id_of, iter_lines
 from jobs.partitions import batch_day
 from jobs.settings import MIB
 from jobs.states import BatchState
-from jobs.storage import Storage
-from jobs.tables import Batch, File
+from jobs.tables import Batch
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ class NotRun:
     """Lines without a custom_id, of an input that was never validated."""
 
 
-def write_errors(work: BatchWork, storage: Storage, batch: Batch, file: File, *, outcome: BatchState) -> NotRun:
+def write_errors(work: BatchWork, content: WholeInput, batch: Batch, *, outcome: BatchState) -> NotRun:
     """Insert an error result for every request without one; fewer only where the input is lost.
 
     The requests of a batch that ended before its validation were never counted: every line is one, except nameless
@@ -68,13 +68,11 @@ def write_errors(work: BatchWork, storage: Storage, batch: Batch, file: File, *,
     if outcome is BatchState.COMPLETED:
         raise CountsDisagreeError(f"batch {batch.id} should complete, but {num_missing} of its requests have no result")
     writer = _Writer(work, batch, num_missing=num_missing if is_counted else None)
-    reader = _Reader(work, storage, batch, file, outcome=outcome, max_nameless=None if is_counted else MAX_NAMELESS)
+    reader = _Reader(work, content, batch, outcome=outcome, max_nameless=None if is_counted else MAX_NAMELESS)
     try:
         while block := list(islice(reader, _ERRORS_A_BLOCK)):
             writer.write(block)
-        is_whole = (is_counted and writer.num_written == num_missing) or storage.has_whole(
-            file.object_key, file.size_bytes
-        )
+        is_whole = (is_counted and writer.num_written == num_missing) or content.is_whole()
     except NotFoundError:
         is_whole = False
     if not is_whole:
@@ -117,9 +115,8 @@ class _Reader(Iterator[LineResult]):
     def __init__(
         self,
         work: BatchWork,
-        storage: Storage,
+        content: WholeInput,
         batch: Batch,
-        file: File,
         *,
         outcome: BatchState,
         max_nameless: int | None,
@@ -130,8 +127,7 @@ class _Reader(Iterator[LineResult]):
         self._message = message.format(window=batch.completion_window)
         self._max_nameless = max_nameless
         self._has_result = _lines_with_result(work, batch)
-        pieces = work.checked(storage.iter_chunks(file.object_key))
-        self._lines = iter_lines(pieces, max_line_bytes=_MAX_LINE_BYTES)
+        self._lines = iter_lines(content.pieces(), max_line_bytes=_MAX_LINE_BYTES)
 
     def __next__(self) -> LineResult:
         for line in self._lines:

@@ -6,9 +6,10 @@ finalisation of a batch that never started, drops them first.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from sqlalchemy import text
+from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
 from jobs.batches.claims import BatchWork
@@ -19,7 +20,7 @@ from jobs.lines.reading import LineProblem
 from jobs.partitions import batch_day
 from jobs.settings import MIB
 from jobs.states import ChunkState, sources_of
-from jobs.tables import Batch
+from jobs.tables import Batch, InputDigest
 
 _CHUNKS_A_BLOCK = 2000
 _ERRORS_A_BLOCK = 1000
@@ -41,11 +42,9 @@ class Plan:
 
     def add_error(self, problem: LineProblem) -> None:
         """Add the error result of an invalid line."""
-        content = error_line(
-            self._work.claim.id, problem.line_no, problem.custom_id, code=problem.code, message=str(problem)
-        )
-        self._errors.append(LineResult(line_no=problem.line_no, line=content, status_code=None))
-        self._num_bytes += len(content)
+        result = error_of(self._work.claim.id, problem)
+        self._errors.append(result)
+        self._num_bytes += len(result.line)
 
     def write_if_full(self, planner: ChunkPlanner, *, model: str | None) -> None:
         """Write a block of errors, or of closed chunks, once it is large enough."""
@@ -81,6 +80,12 @@ class Plan:
             _copy_chunks(session, batch, chunks, model=model, state=state)
 
 
+def error_of(batch_id: str, problem: LineProblem) -> LineResult:
+    """Return the error result of an invalid line."""
+    content = error_line(batch_id, problem.line_no, problem.custom_id, code=problem.code, message=str(problem))
+    return LineResult(line_no=problem.line_no, line=content, status_code=None)
+
+
 def drop(work: BatchWork) -> None:
     """Delete what this or earlier validations have written for a batch that has not started."""
     is_left = True
@@ -95,12 +100,31 @@ def drop(work: BatchWork) -> None:
             is_left = any(session.execute(query, values).first() is not None for query in (_DROP_CHUNKS, _DROP_RESULTS))
 
 
+def copy_ready(session: Session, batch: Batch, chunks: Sequence[PlannedChunk], *, segment_key: str) -> None:
+    """Write ready chunks of a running batch, whose lines are in a segment of its input."""
+    assert batch.model is not None, "it has started"
+    _copy_chunks(session, batch, chunks, model=batch.model, state=ChunkState.READY, segment_key=segment_key)
+
+
+def note_digests(session: Session, batch_id: str, digests: Mapping[bytes, int]) -> None:
+    """Store the digests of lines of a growing batch, with their line numbers."""
+    if digests:
+        rows = [{"batch_id": batch_id, "digest": digest, "line_no": number} for digest, number in digests.items()]
+        session.execute(insert(InputDigest).on_conflict_do_nothing(), rows)
+
+
 def _copy_chunks(
-    session: Session, batch: Batch, chunks: Sequence[PlannedChunk], *, model: str, state: ChunkState
+    session: Session,
+    batch: Batch,
+    chunks: Sequence[PlannedChunk],
+    *,
+    model: str,
+    state: ChunkState,
+    segment_key: str | None = None,
 ) -> None:
     copied = {name: getattr(batch, name) for name in ("tenant_id", "priority", "expires_at")}
-    columns = ", ".join(["batch_id", "model", "state", *copied, *PlannedChunk._fields])
-    head = (batch.id, model, state.value, *copied.values())
+    columns = ", ".join(["batch_id", "model", "state", "segment_key", *copied, *PlannedChunk._fields])
+    head = (batch.id, model, state.value, segment_key, *copied.values())
     copy_rows(session, f"COPY chunk ({columns}) FROM STDIN", (head + chunk for chunk in chunks))
 
 

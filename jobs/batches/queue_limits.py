@@ -46,6 +46,12 @@ def check_tenant(session: Session, tenant_id: str, limits: Limits, *, tokens: in
     Raises TooLargeError where it exceeds that by itself, as waiting would not help. Exact where the caller holds the
     lock of the tenant's budget, which serialises creates.
     """
+    num_open = check_tokens(session, tenant_id, limits, tokens=tokens)
+    _check_num_open(num_open, limits)
+
+
+def check_tokens(session: Session, tenant_id: str, limits: Limits, *, tokens: int) -> int:
+    """Raise what `check_tenant` raises for tokens alone; return how many batches the tenant has open."""
     if tokens > limits.enqueued_tokens:
         raise TooLargeError(
             f"This batch has about {tokens:,} tokens, and all your open batches together may have "
@@ -54,13 +60,13 @@ def check_tenant(session: Session, tenant_id: str, limits: Limits, *, tokens: in
             code="enqueued_tokens_exceeded",
         )
     num_open, enqueued = open_work(session, tenant_id)
-    _check_num_open(num_open, limits)
     if enqueued + tokens > limits.enqueued_tokens:
         raise LimitError(
             f"This batch has about {tokens:,} tokens, your open batches have {enqueued:,}, and together "
             f"{limits.enqueued_tokens:,} are allowed. Wait for some to end, submit fewer lines or lower max_tokens.",
             code="enqueued_tokens_exceeded",
         )
+    return num_open
 
 
 def open_work(session: Session, tenant_id: str) -> tuple[int, int]:

@@ -134,6 +134,7 @@ class Scan:
     """Whether the lines were accepted once, with whatever custom_id was allowed then."""
     is_filled: bool = False
     """Whether a feature has filled the input: lines that it could not fill, or that no longer fit, fail alone."""
+    identical: IdenticalLines = field(default_factory=IdenticalLines)
     planner: ChunkPlanner = field(init=False)
     model: str | None = None  # of the batch: the first known one
     num_requests: int = 0
@@ -145,7 +146,6 @@ class Scan:
     num_unfilled: int = 0  # of a filled input
     listed: list[dict[str, Any]] = field(default_factory=list)
     _ids: CustomIds = field(default_factory=CustomIds)
-    _identical: IdenticalLines = field(default_factory=IdenticalLines)
 
     def __post_init__(self) -> None:
         usual, most_tokens = self.settings.chunk_lines, self.settings.chunk_tokens
@@ -174,7 +174,7 @@ class Scan:
             return problem
         self.num_to_fill += is_to_be_filled(parsed)
         self.num_filled += request.context is not None
-        self._plan(line, request.body, copy_of=self._identical.add(request, line.content or b"", parsed))
+        self._plan(line, request.body, copy_of=self.identical.add(request, line.content or b"", parsed))
         return None
 
     def checked(self, line: RawLine) -> tuple[InputLine, Request]:

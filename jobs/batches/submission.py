@@ -25,7 +25,7 @@ MAX_METADATA_VALUE = 512
 _NOT_IN_FINGERPRINT = frozenset(
     {
         *("idempotency_key", "retry_count", "made_from", "retry_of", "run_id", "cap_tokens", "cap_picos"),
-        *("is_ours", "trace_context", "stage_of"),
+        *("is_ours", "is_growing", "trace_context", "stage_of"),
     }
 )
 
@@ -57,6 +57,8 @@ class CreateBatch:
     """The most that it may use beside the tenant's budget; None: no cap."""
     cap_picos: int | None = None
     """The same in money."""
+    is_growing: bool = False
+    """Whether the service may add lines to it (`jobs.batches.growth.adding`)."""
     is_ours: bool = False
     """Whether the service creates it, not a user: only then may its lines use an endpoint that is not public."""
     idempotency_key: str | None = None

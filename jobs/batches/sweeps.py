@@ -181,7 +181,9 @@ _WAS_HINTED_LONG_AGO = Batch.hinted_at.is_(None) | (
     Batch.hinted_at < func.now() - func.make_interval(0, 0, 0, 0, 0, 0, bindparam("again_seconds"))
 )
 _OVERDUE = select(Batch).where(_is_in(BatchState.VALIDATING, BatchState.IN_PROGRESS), Batch.expires_at <= func.now())
-_ANSWERED = select(Batch).where(_is_in(BatchState.IN_PROGRESS), Batch.is_answered, ~_has_open_chunk())
+_ANSWERED = select(Batch).where(
+    _is_in(BatchState.IN_PROGRESS), Batch.is_answered, ~Batch.is_growing, ~_has_open_chunk()
+)
 _TO_VALIDATE = select(Batch).where(_is_in(BatchState.VALIDATING), _is_unclaimed(), may_start(), _WAS_HINTED_LONG_AGO)
 _TO_WRITE_OUT = select(Batch).where(_awaits_files(), _is_unclaimed(), _WAS_HINTED_LONG_AGO)
 _ENDING_WITH_CHUNKS = select(Batch).where(_is_ending(), _has_chunk(ChunkState.READY) | _has_waiting_chunk())

@@ -26,6 +26,7 @@ from jobs.claims.work import work_on
 from jobs.decisions import Kind
 from jobs.errors import NotFoundError
 from jobs.lines.endpoints import kind_of
+from jobs.lines.identical import IdenticalLines, LastingIdenticalLines
 from jobs.lines.reading import iter_lines
 from jobs.settings import Settings
 from jobs.states import BatchState, InvalidLines
@@ -96,8 +97,8 @@ def _validate(work: BatchWork, storage: Storage, settings: Settings) -> BatchSta
     return _fail(work, scan, [problem, *scan.listed] if problem else scan.listed)
 
 
-def scan_of(session: Session, batch: Batch, settings: Settings) -> Scan:
-    """Return the scan of a batch's input, before its first line."""
+def scan_of(session: Session, batch: Batch, settings: Settings, *, identical: IdenticalLines | None = None) -> Scan:
+    """Return the scan of a batch's lines, with the models that are served now."""
     kinds = served_models.kinds_by_name(session)
     return Scan(
         endpoint=batch.endpoint,
@@ -108,6 +109,7 @@ def scan_of(session: Session, batch: Batch, settings: Settings) -> Scan:
         line_milliseconds=expected_milliseconds(session, batch),
         is_retry=batch.retry_of is not None,
         is_filled=batch.source_file_id is not None,
+        identical=identical or (LastingIdenticalLines() if batch.is_growing else IdenticalLines()),
     )
 
 
@@ -205,6 +207,8 @@ def _start(work: BatchWork, scan: Scan, plan: Plan) -> BatchState | None:
         batch.input_missed_at = None  # it was read
         batch.num_failed = scan.num_problems + scan.num_unfilled
         plan.publish(session, batch, scan.planner, model=scan.model)
+        if isinstance(scan.identical, LastingIdenticalLines):
+            planned.note_digests(session, batch.id, scan.identical.new)
         if scan.model is not None:  # some line can run
             queue_marks.mark(session, model=scan.model, priority=batch.priority, tenant_id=batch.tenant_id)
             move_batch(session, batch, BatchState.IN_PROGRESS)

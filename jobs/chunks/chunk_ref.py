@@ -32,8 +32,8 @@ class ChunkRef:
     worker_id: str
     """Owner of the lease."""
     endpoint: str = field(metadata={"source": "batch.endpoint"})
-    object_key: str = field(metadata={"source": "file.object_key"})
-    """Object of the input file; its bytes byte_start … byte_end are the chunk's lines."""
+    object_key: str = field(metadata={"source": "coalesce(chunk.segment_key, file.object_key)"})
+    """Object of the input file or a segment of it; its bytes byte_start … byte_end are the chunk's lines."""
     first_line: int
     num_lines: int
     """Including blank lines."""

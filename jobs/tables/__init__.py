@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from jobs.tables.accounts import ApiKey, BrowserSession, Budget, Tenant, WindowBudget
 from jobs.tables.base import Base
-from jobs.tables.batches import Batch, InputCount
+from jobs.tables.batches import Batch, InputCount, InputDigest, InputSegment
 from jobs.tables.chunks import Checkpoint, Chunk, Ledger, Result
 from jobs.tables.files import File, Upload, UploadPart
 from jobs.tables.serving import (
@@ -36,6 +36,8 @@ __all__ = [
     "File",
     "Forecast",
     "InputCount",
+    "InputDigest",
+    "InputSegment",
     "Ledger",
     "Model",
     "PlotMark",

@@ -156,6 +156,30 @@ class Batch(Base):
     # Set while it is put off because its tenant has used so many seconds of reading today: `jobs.accounts.reading`.
     reading_limit_seconds: Mapped[int | None]
     held_by: Mapped[str | None]  # what fills its lines first; until then it is not validated: `jobs.hooks.Holder`
+    # Whether lines may still be added to it, and it does not end before: `jobs.batches.growth.adding`.
+    is_growing: Mapped[bool] = mapped_column(server_default="false")
+
+
+class InputSegment(Base):
+    """Lines added to a live batch: an object of its own, until the batch ends and its input file has all lines."""
+
+    __tablename__ = "input_segment"
+    __table_args__ = (Index(None, "object_key"),)
+
+    batch_id: Mapped[str] = mapped_column(ForeignKey("batch.id"), primary_key=True)
+    first_line: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)  # its number in the batch
+    object_key: Mapped[str]
+    size_bytes: Mapped[int]
+
+
+class InputDigest(Base):
+    """A line of a growing batch that later ones may be copies of; deleted when the batch ends."""
+
+    __tablename__ = "input_digest"
+
+    batch_id: Mapped[str] = mapped_column(ForeignKey("batch.id"), primary_key=True)
+    digest: Mapped[bytes] = mapped_column(primary_key=True)  # of its content but for the custom_id
+    line_no: Mapped[int]
 
 
 class InputCount(Base):

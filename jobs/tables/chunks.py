@@ -80,6 +80,7 @@ class Chunk(Base):
     waits_for_picos: Mapped[Decimal | None] = mapped_column(Numeric)
     needed_picos: Mapped[Decimal | None] = mapped_column(Numeric)
     copies: Mapped[list[int] | None] = mapped_column(ARRAY(Integer))  # pairs of line numbers; null: none
+    segment_key: Mapped[str | None]  # the object with its lines; null: the batch's input file
 
 
 class Result(Base):

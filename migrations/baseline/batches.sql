@@ -64,6 +64,7 @@ CREATE TABLE batch (
     reading_microseconds bigint DEFAULT '0' NOT NULL,
     reading_limit_seconds bigint,
     held_by text,
+    is_growing boolean DEFAULT 'false' NOT NULL,
     CONSTRAINT batch_pkey PRIMARY KEY (id),
     CONSTRAINT batch_tenant_id_idempotency_key_key UNIQUE (tenant_id, idempotency_key),
     CONSTRAINT batch_tenant_id_fkey FOREIGN KEY(tenant_id) REFERENCES tenant (id),
@@ -134,3 +135,21 @@ CREATE TABLE input_count (
 CREATE INDEX input_count_created_at_idx ON input_count (created_at);
 CREATE INDEX input_count_open_idx ON input_count (model) WHERE state = 'counting';
 CREATE INDEX input_count_tenant_id_idx ON input_count (tenant_id);
+
+CREATE TABLE input_segment (
+    batch_id text NOT NULL,
+    first_line bigint NOT NULL,
+    object_key text NOT NULL,
+    size_bytes bigint NOT NULL,
+    CONSTRAINT input_segment_pkey PRIMARY KEY (batch_id, first_line),
+    CONSTRAINT input_segment_batch_id_fkey FOREIGN KEY(batch_id) REFERENCES batch (id)
+);
+CREATE INDEX input_segment_object_key_idx ON input_segment (object_key);
+
+CREATE TABLE input_digest (
+    batch_id text NOT NULL,
+    digest bytea NOT NULL,
+    line_no bigint NOT NULL,
+    CONSTRAINT input_digest_pkey PRIMARY KEY (batch_id, digest),
+    CONSTRAINT input_digest_batch_id_fkey FOREIGN KEY(batch_id) REFERENCES batch (id)
+);

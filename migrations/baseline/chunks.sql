@@ -53,6 +53,7 @@ CREATE TABLE chunk (
     waits_for_picos numeric,
     needed_picos numeric,
     copies integer[],
+    segment_key text,
     CONSTRAINT chunk_pkey PRIMARY KEY (id),
     CONSTRAINT chunk_batch_id_fkey FOREIGN KEY(batch_id) REFERENCES batch (id),
     CONSTRAINT chunk_state_check CHECK (

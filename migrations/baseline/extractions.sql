@@ -61,6 +61,8 @@ CREATE TABLE extraction (
     num_done bigint DEFAULT '0' NOT NULL,
     failed_codes jsonb DEFAULT '{}' NOT NULL,
     num_to_review bigint DEFAULT '0' NOT NULL,
+    early_end text,
+    num_provisional bigint DEFAULT '0' NOT NULL,
     CONSTRAINT extraction_pkey PRIMARY KEY (id),
     CONSTRAINT extraction_id_fkey FOREIGN KEY(id) REFERENCES flow (id) ON DELETE CASCADE,
     CONSTRAINT extraction_documents_file_id_fkey FOREIGN KEY(documents_file_id) REFERENCES file (id),
@@ -122,3 +124,14 @@ CREATE TABLE review (
 );
 CREATE INDEX review_extraction_id_document_id_idx ON review (extraction_id, document_id);
 CREATE INDEX review_open_idx ON review (extraction_id, urgency DESC, id) WHERE decided_at IS NULL;
+
+CREATE TABLE extraction_document (
+    extraction_id text NOT NULL,
+    number integer NOT NULL,
+    document jsonb NOT NULL,
+    node integer,
+    spans integer[] DEFAULT '{}' NOT NULL,
+    CONSTRAINT extraction_document_pkey PRIMARY KEY (extraction_id, number),
+    CONSTRAINT extraction_document_extraction_id_fkey FOREIGN KEY(extraction_id) REFERENCES extraction (id)
+        ON DELETE CASCADE
+);

@@ -42,6 +42,7 @@ CREATE TABLE flow_node (
     num_lines bigint NOT NULL,
     begun_at timestamptz DEFAULT now() NOT NULL,
     done_at timestamptz,
+    num_seen bigint,
     CONSTRAINT flow_node_pkey PRIMARY KEY (flow_id, number),
     CONSTRAINT flow_node_flow_id_fkey FOREIGN KEY(flow_id) REFERENCES flow (id) ON DELETE CASCADE,
     CONSTRAINT flow_node_batch_id_fkey FOREIGN KEY(batch_id) REFERENCES batch (id)

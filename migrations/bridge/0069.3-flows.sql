@@ -18,7 +18,7 @@ INSERT INTO flow_node (flow_id, number, recipe, name, batch_id, num_lines, begun
         coalesce(run_step.prepared_at, run.created_at), done_at
     FROM run_step JOIN run ON run.id = run_step.run_id LEFT JOIN batch ON batch.id = batch_id;
 INSERT INTO flow_node (flow_id, number, recipe, name, batch_id, num_lines, begun_at, done_at)
-    SELECT extraction_id, number, 'extraction', name, batch_id, num_lines, begun_at, done_at FROM extraction_stage;
+    SELECT extraction_id, number + CASE WHEN name LIKE '%_covered' THEN 1000000 ELSE 0 END, 'extraction', name, batch_id, num_lines, begun_at, done_at FROM extraction_stage;
 INSERT INTO flow_node (flow_id, number, recipe, name, batch_id, num_lines, begun_at, done_at)
     SELECT passage_index_id, number, 'index', (ARRAY['read', 'cut', 'embed', 'embed_again'])[number + 1], batch_id,
         num_lines, begun_at, done_at

@@ -33,3 +33,35 @@ DO $do$
         END LOOP;
     END
 $do$;
+
+ALTER TABLE batch ADD COLUMN is_growing boolean DEFAULT 'false' NOT NULL;
+ALTER TABLE chunk ADD COLUMN segment_key text;
+ALTER TABLE extraction ADD COLUMN early_end text, ADD COLUMN num_provisional bigint DEFAULT '0' NOT NULL;
+CREATE TABLE input_segment (
+    batch_id text NOT NULL,
+    first_line bigint NOT NULL,
+    object_key text NOT NULL,
+    size_bytes bigint NOT NULL,
+    CONSTRAINT input_segment_pkey PRIMARY KEY (batch_id, first_line),
+    CONSTRAINT input_segment_batch_id_fkey FOREIGN KEY(batch_id) REFERENCES batch (id)
+);
+CREATE INDEX input_segment_object_key_idx ON input_segment (object_key);
+
+CREATE TABLE input_digest (
+    batch_id text NOT NULL,
+    digest bytea NOT NULL,
+    line_no bigint NOT NULL,
+    CONSTRAINT input_digest_pkey PRIMARY KEY (batch_id, digest),
+    CONSTRAINT input_digest_batch_id_fkey FOREIGN KEY(batch_id) REFERENCES batch (id)
+);
+
+CREATE TABLE extraction_document (
+    extraction_id text NOT NULL,
+    number integer NOT NULL,
+    document jsonb NOT NULL,
+    node integer,
+    spans integer[] DEFAULT '{}' NOT NULL,
+    CONSTRAINT extraction_document_pkey PRIMARY KEY (extraction_id, number),
+    CONSTRAINT extraction_document_extraction_id_fkey FOREIGN KEY(extraction_id) REFERENCES extraction (id)
+        ON DELETE CASCADE
+);

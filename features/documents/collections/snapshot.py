@@ -44,6 +44,9 @@ class KeptDocument:
     def is_index(self) -> bool:
         return self.file_id is None and self.store is None
 
+    def to_json(self) -> str:
+        return orjson.dumps(asdict(self)).decode()
+
     def read_line(self, number: int) -> bytes:
         """Return the line that reads the document, without a newline."""
         source = {name: value for name, value in asdict(self).items() if name != "id" and value is not None}

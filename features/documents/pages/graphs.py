@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from api.dashboard import formats
 from api.dashboard.flow_view import FlowView, NodeView, SourceView, ahead, flow_view
 from features.documents.extraction.course.job import Passes
-from features.documents.stages import DocumentStage, may_ask_again, stages_ahead
+from features.documents.stages import STAGES, DocumentStage, may_ask_again, stages_ahead
 from features.documents.tables import Extraction, ExtractionNode
 from flows.parts import FlowParts
 from flows.tables import FlowNode
@@ -34,11 +35,14 @@ def graph_of(
 
 def _nodes_ahead(passes: Passes, begun: Sequence[FlowNode]) -> list[NodeView]:
     stages = stages_ahead(passes, begun)
-    is_round_open = bool(begun) and begun[-1].name == DocumentStage.ASK_AGAIN
-    nodes = [_ahead(stage, is_certain=stage not in _ROUND or is_round_open) for stage in stages]
-    further = [_ahead(stage, is_certain=False) for stage in _ROUND] if may_ask_again(passes, begun) else []
-    behind = int(is_round_open)  # the round that has begun ends first
-    return [*nodes[:behind], *further, *nodes[behind:]]
+    num_begun = Counter(node.name for node in begun)
+    is_round_open = num_begun[DocumentStage.ASK_AGAIN] > num_begun[DocumentStage.GROUND_AGAIN]
+    first_round = [_ahead(stage, is_certain=False) for stage in stages if stage in _ROUND]
+    this_round = [_ahead(DocumentStage.GROUND_AGAIN, is_certain=True)] if is_round_open else first_round
+    further = [_ahead(stage, is_certain=False) for stage in _ROUND] if may_ask_again(begun) else []
+    others = [_ahead(stage, is_certain=True) for stage in stages if stage not in _ROUND]
+    num_before = sum(STAGES.index(stage) < STAGES.index(_ROUND[0]) for stage in stages)
+    return [*others[:num_before], *this_round, *further, *others[num_before:]]
 
 
 def _ahead(stage: DocumentStage, *, is_certain: bool) -> NodeView:

@@ -85,6 +85,12 @@ def test_begun_nodes_show_lines_tokens_cost_and_time_and_others_what_is_to_come(
     assert not any(name.startswith(("2.", "3.")) for name in shown)
 
 
+def test_the_lines_of_a_batch_that_grows_are_those_so_far() -> None:
+    growing = batch("batch_ask", num_requests=1277, num_completed=700, is_growing=True)
+    shown = view(flow(), parts_of(batches=[READ, growing])).places
+    assert (shown["0.lines"], shown["1.lines"]) == ("1,280 / 1,280", "700 / 1,277 so far")
+
+
 def test_a_node_without_lines_has_nothing_to_do() -> None:
     empty = view(flow(), parts_of([node("read", 0, batch_id=None, done_at=BEGAN)], []))
     assert empty.places["0.state"] == ("nothing to do", "")

@@ -67,6 +67,8 @@ class Answering:
     """Bodies of all chat completions."""
     expires_after: int | None = None
     """The next batch expires once so many of its lines are answered."""
+    chunks_a_turn: int | None = None
+    """How many chunks of each batch run each time; None: all."""
 
     def work_off(self) -> None:
         with self.maker() as session:
@@ -87,7 +89,7 @@ class Answering:
 
     def take_turns(self, session: Session, control: FlowAdvancer[Any, Any], work: Flow) -> None:
         """Alternate with control workers until a flow has ended."""
-        for _ in range(12):
+        for _ in range(12 if self.chunks_a_turn is None else 60):
             control.advance(work.id)
             session.refresh(work)
             if work.ended_at is not None:
@@ -101,7 +103,7 @@ class Answering:
             batch = session.get_one(Batch, batch_id)
             query = text("SELECT id FROM chunk WHERE batch_id = :id AND state = 'ready' ORDER BY id")
             chunk_ids = session.scalars(query, {"id": batch_id}).all()
-        for chunk_id in chunk_ids:
+        for chunk_id in chunk_ids[: self.chunks_a_turn]:
             with self.maker.begin() as session:
                 claim = claiming.claim_chunk(session, chunk_id, worker_id="worker", lease=LEASE)
                 assert claim is not None
@@ -112,12 +114,13 @@ class Answering:
                 (leasing.complete if self.expires_after is None else leasing.release)(session, claim)
         if self.expires_after is not None:
             self.expires_after = None
-            self._expire(batch_id)
+            self.expire(batch_id)
         with self.maker.begin() as session:
             sweeps.finish_ready(session)
         finalise_batch(self.maker, self.storage, batch_id, settings=self.settings)
 
-    def _expire(self, batch_id: str) -> None:
+    def expire(self, batch_id: str) -> None:
+        """Let the window of a batch end."""
         with self.maker.begin() as session:
             session.execute(text("UPDATE batch SET expires_at = now() WHERE id = :id"), {"id": batch_id})
         with self.maker.begin() as session:

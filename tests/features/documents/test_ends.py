@@ -242,7 +242,7 @@ def test_an_extraction_whose_files_were_deleted_fails_and_says_so(
     extractions.advance(extraction.id)
     answering.work_off()
     session.refresh(extraction)
-    files.delete_file(session, extraction.tenant_id, extraction.documents_file_id or "", by="key_1")
+    files.delete_file(session, extraction.tenant_id, extraction.plan_file_id or "", by="key_1")
     session.commit()
     run(extraction)
     assert extraction.state == ExtractionState.FAILED

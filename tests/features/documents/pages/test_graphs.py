@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from features.documents.extraction.course.job import Passes
 from features.documents.pages.graphs import graph_of
+from features.documents.stages import stages_for
 from features.documents.tables import Extraction, ExtractionNode
 from flows.parts import FlowParts
 
@@ -15,10 +17,14 @@ NOW = datetime.now(UTC)
 
 
 def graph(begun: list[tuple[str, int]], **values: Any) -> list[tuple[str, str]]:
-    """Return names and kinds of the nodes of an extraction that has begun these stages, with so many lines."""
+    """Return names and kinds of the nodes of an extraction: it is at the last of these stages, with so many lines."""
+    covers = bool(values.get("plan"))
+    names = [stage.value for stage in stages_for(Passes(again=values.get("again", True), cover=covers))]
+    before = [(name, 0) for name in names[: names.index(begun[0][0])]] if begun else []
     nodes = [
-        ExtractionNode(name=name, number=n, num_lines=lines, begun_at=NOW, done_at=NOW)
-        for n, (name, lines) in enumerate(begun)
+        ExtractionNode(name=name, number=n, num_lines=lines, begun_at=NOW, done_at=None if n == last else NOW)
+        for last in [len(before) + len(begun) - 1]
+        for n, (name, lines) in enumerate([*before, *begun])
     ]
     extraction = Extraction(id="e", state="in_progress", expires_at=NOW, **{"plan": {}, "again": True, **values})
     parts = FlowParts(begun=nodes, batches={}, serving={})

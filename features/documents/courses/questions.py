@@ -1,8 +1,8 @@
-"""The request lines of each stage after the first, built from the results of earlier stages."""
+"""The request lines about a document at each stage after the first, built from the results of earlier stages."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,24 +28,20 @@ class GroundingKeys:
     """Passages found for the questions; None if documents were asked."""
 
 
-def first_questions(
-    documents: Iterable[DocumentProgress], job: ExtractJob, storage: Storage, *, max_line_bytes: int
-) -> Iterator[bytes]:
-    """Yield the lines that ask every document that was read for every group of fields."""
-    for one in documents:
-        if one.read is None or one.read.error is not None:
-            continue
-        # A character takes at least one byte, so a longer text shown whole cannot fit a line.
-        if job.window is None and one.read.body["num_characters"] > max_line_bytes:
-            continue
-        document = _document(storage, str(one.read.body["object_key"]))
-        if document is None:
-            continue
-        showing = job.showing(document)
-        texts = [job.excerpt(group, showing).layout.text for group in range(len(job.groups))]
-        lines = list(of_document(job, one.number, texts))
-        if all(len(line) <= max_line_bytes for line in lines):
-            yield from lines
+def first_questions(one: DocumentProgress, job: ExtractJob, storage: Storage, *, max_line_bytes: int) -> list[bytes]:
+    """Return the lines that ask a document for every group of fields; none if it cannot be asked."""
+    if one.read is None or one.read.error is not None:
+        return []
+    # A character takes at least one byte, so a longer text shown whole cannot fit a line.
+    if job.window is None and one.read.body["num_characters"] > max_line_bytes:
+        return []
+    document = _document(storage, str(one.read.body["object_key"]))
+    if document is None:
+        return []
+    showing = job.showing(document)
+    texts = [job.excerpt(group, showing).layout.text for group in range(len(job.groups))]
+    lines = list(of_document(job, one.number, texts))
+    return lines if all(len(line) <= max_line_bytes for line in lines) else []
 
 
 def of_document(job: ExtractJob, number: int, texts: Sequence[str]) -> Iterator[bytes]:
@@ -60,14 +56,9 @@ def of_document(job: ExtractJob, number: int, texts: Sequence[str]) -> Iterator[
             yield job.line(number, group, second, is_second_reading=True).rstrip(b"\n")
 
 
-def again_questions(documents: Iterable[DocumentProgress], job: ExtractJob) -> Iterator[bytes]:
-    """Yield the lines of the next round of further questions."""
-    return (_question(one, job, question) for one in documents for question in one.doubts)
-
-
-def covered_questions(documents: Iterable[DocumentProgress], job: ExtractJob) -> Iterator[bytes]:
-    """Yield the lines that ask with the found values covered."""
-    return (_question(one, job, question) for one in documents for question in one.covered_questions)
+def further_questions(one: DocumentProgress, job: ExtractJob, questions: Sequence[Mapping[str, Any]]) -> list[bytes]:
+    """Return the lines of questions that a grounding of the document has made."""
+    return [_question(one, job, question) for question in questions]
 
 
 def _question(one: DocumentProgress, job: ExtractJob, question: Mapping[str, Any]) -> bytes:
@@ -75,25 +66,8 @@ def _question(one: DocumentProgress, job: ExtractJob, question: Mapping[str, Any
     return job.line(one.number, question["group"], request).rstrip(b"\n")
 
 
-def groundings(documents: Iterable[DocumentProgress], keys: GroundingKeys) -> Iterator[bytes]:
-    """Yield the lines that ground first answers in their documents."""
-    return (_grounding(one, keys) for one in documents if one.problem() is None)
-
-
-def again_groundings(documents: Iterable[DocumentProgress], keys: GroundingKeys) -> Iterator[bytes]:
-    """Yield the lines that ground all answers of documents that were due to be asked in the last round.
-
-    Includes documents for which the round had no room: their records note it, and later stages still ask them.
-    """
-    return (_grounding(one, keys) for one in documents if one.again and (one.again[-1] or one.doubts))
-
-
-def covered_groundings(documents: Iterable[DocumentProgress], keys: GroundingKeys) -> Iterator[bytes]:
-    """Yield the lines that ground all answers of documents that were asked with values covered."""
-    return (_grounding(one, keys) for one in documents if one.covered)
-
-
-def _grounding(one: DocumentProgress, keys: GroundingKeys) -> bytes:
+def grounding(one: DocumentProgress, keys: GroundingKeys) -> bytes:
+    """Return the line that grounds all answers about a document in it."""
     assert one.read is not None, "it was read"
     if one.document.is_index and keys.found is None:
         raise InputError("the passages found for its questions were deleted; create the extraction again")

@@ -1,0 +1,214 @@
+"""Where each document of an extraction is, and which lines asked about it: its row, and what these lines answered.
+
+A document is at one node at a time, with consecutive lines in the batch of that node; it is over when none follows.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+from sqlalchemy import text
+from sqlalchemy.orm import Session
+
+from features.documents.collections.snapshot import KeptDocument
+from features.documents.progress import DocumentProgress, progress_of
+from features.documents.stages import stage_of
+from features.documents.standing import Standing
+from features.documents.tables import ExtractionDocument, ExtractionNode
+from flows.results import Page
+from jobs.chunks.recording import copy_rows
+from jobs.partitions import batch_day
+from jobs.tables import Batch
+
+_NUMBER = re.compile(r"document-(\d+)")
+_DOCUMENTS_A_PAGE = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """The lines of a document in the batch of a node."""
+
+    node: int
+    """The number of the node."""
+    first_line: int
+    num_lines: int
+
+
+def begin(session: Session, extraction_id: str, documents: Iterable[tuple[int, KeptDocument]], *, node: int) -> None:
+    """Insert the documents of an extraction, each with its line at the first node; an index has none."""
+    insert(
+        session,
+        extraction_id,
+        (
+            (number, document, [Span(node=node, first_line=number, num_lines=0 if document.is_index else 1)])
+            for number, document in documents
+        ),
+    )
+
+
+def insert(session: Session, extraction_id: str, documents: Iterable[tuple[int, KeptDocument, list[Span]]]) -> None:
+    """Insert the documents of an extraction with the lines about them; each is at the node of the last ones."""
+    rows = (
+        (extraction_id, number, document.to_json(), spans[-1].node, _flat(spans))
+        for number, document, spans in documents
+    )
+    copy_rows(session, "COPY extraction_document (extraction_id, number, document, node, spans) FROM STDIN", rows)
+
+
+def number_of(custom_id: str) -> int | None:
+    """Return the number of the document that a line is about."""
+    match = _NUMBER.match(custom_id)
+    return None if match is None else int(match[1])
+
+
+def arrived(session: Session, node: ExtractionNode, batch: Batch, page: Page) -> list[ExtractionDocument]:
+    """Return the documents at a node of whose lines this page answers the last ones."""
+    numbers = {number for name in page.custom_ids if (number := number_of(name)) is not None}
+    values = {
+        "extraction_id": node.flow_id,
+        "node": node.number,
+        "numbers": sorted(numbers),
+        "day": batch_day(batch.created_at),
+        "batch_id": batch.id,
+        "num_seen": page.num_seen,
+    }
+    return _rows(session, node.flow_id, list(session.scalars(_ARRIVED, values)))
+
+
+def left_at(session: Session, node: ExtractionNode) -> list[ExtractionDocument]:
+    """Return a page of the documents at a node that none of its lines asks about."""
+    values = {"extraction_id": node.flow_id, "node": node.number, "limit": _DOCUMENTS_A_PAGE}
+    return _rows(session, node.flow_id, list(session.scalars(_LEFT, values)))
+
+
+def move(session: Session, extraction_id: str, moves: Mapping[int, Sequence[Span]]) -> None:
+    """Move documents, by number, to the node of the last of these lines; without any they are over."""
+    values = [
+        {
+            "extraction_id": extraction_id,
+            "number": number,
+            "node": spans[-1].node if spans else None,
+            "spans": _flat(spans),
+        }
+        for number, spans in moves.items()
+    ]
+    if values:
+        session.execute(_MOVE, values)
+
+
+def is_any_open(session: Session, extraction_id: str) -> bool:
+    """Return whether a document is not over."""
+    return bool(session.scalar(_IS_OPEN, {"extraction_id": extraction_id}))
+
+
+def page(session: Session, extraction_id: str, *, after: int, least_nodes: int = 0) -> list[ExtractionDocument]:
+    """Return a page of the documents after a number that are over or have been at so many nodes, in order."""
+    values = {"extraction_id": extraction_id, "after": after, "nodes": least_nodes, "limit": _DOCUMENTS_A_PAGE}
+    return _rows(session, extraction_id, list(session.scalars(_PAGE, values)))
+
+
+def progress(
+    session: Session, standing: Standing, documents: Sequence[ExtractionDocument]
+) -> Iterator[DocumentProgress]:
+    """Yield documents with what their lines answered so far; in one query."""
+    nodes = {node.number: node for node in standing.begun}
+    results = _results(session, standing, documents)
+    for document in documents:
+        answered = [
+            (stage_of(nodes[span.node]), results.get((document.number, at), {}))
+            for at, span in enumerate(spans_of(document))
+        ]
+        yield progress_of(document, answered, num_groups=len(standing.job.groups), not_asked=standing.not_asked)
+
+
+def spans_of(document: ExtractionDocument) -> list[Span]:
+    """Return the lines that asked about a document, node by node."""
+    triples = zip(document.spans[::3], document.spans[1::3], document.spans[2::3], strict=True)
+    return [Span(node=node, first_line=first_line, num_lines=num_lines) for node, first_line, num_lines in triples]
+
+
+def _flat(spans: Sequence[Span]) -> list[int]:
+    return [each for span in spans for each in (span.node, span.first_line, span.num_lines)]
+
+
+def _results(
+    session: Session, standing: Standing, documents: Sequence[ExtractionDocument]
+) -> dict[tuple[int, int], dict[str, Any]]:
+    """Return the result lines by custom_id, for each document and position among its nodes."""
+    batches = {node.number: standing.batch_of(node) for node in standing.begun}
+    asked = [
+        (document.number, at, batch, span)
+        for document in documents
+        for at, span in enumerate(spans_of(document))
+        if (batch := batches[span.node]) is not None and span.num_lines
+    ]
+    values = {
+        "numbers": [number for number, *_ in asked],
+        "places": [at for _, at, *_ in asked],
+        "days": [batch_day(batch.created_at) for *_, batch, _ in asked],
+        "batch_ids": [batch.id for *_, batch, _ in asked],
+        "first_lines": [span.first_line for *_, span in asked],
+        "last_lines": [span.first_line + span.num_lines - 1 for *_, span in asked],
+    }
+    found: dict[tuple[int, int], dict[str, Any]] = {}
+    for row in session.execute(_RESULTS, values) if asked else ():
+        line = orjson.loads(bytes(row.line))
+        found.setdefault((row.number, row.place), {})[line["custom_id"]] = line
+    return found
+
+
+def _rows(session: Session, extraction_id: str, numbers: Sequence[int]) -> list[ExtractionDocument]:
+    of_it = session.query(ExtractionDocument).filter(
+        ExtractionDocument.extraction_id == extraction_id, ExtractionDocument.number.in_(numbers)
+    )
+    return of_it.order_by(ExtractionDocument.number).all() if numbers else []
+
+
+_ARRIVED = text("""
+    SELECT number FROM extraction_document AS document
+    WHERE extraction_id = :extraction_id AND node = :node AND number = ANY(CAST(:numbers AS integer[]))
+        AND spans[cardinality(spans)] = (
+            SELECT count(*) FROM result
+            WHERE batch_day = :day AND batch_id = :batch_id AND result_no <= :num_seen
+                AND line_no >= spans[cardinality(spans) - 1]
+                AND line_no < spans[cardinality(spans) - 1] + spans[cardinality(spans)]
+        )
+    ORDER BY number
+""")
+
+_LEFT = text("""
+    SELECT number FROM extraction_document
+    WHERE extraction_id = :extraction_id AND node = :node AND spans[cardinality(spans)] = 0
+    ORDER BY number LIMIT :limit
+""")
+
+_MOVE = text("""
+    UPDATE extraction_document SET node = :node, spans = spans || CAST(:spans AS integer[])
+    WHERE extraction_id = :extraction_id AND number = :number
+""")
+
+_IS_OPEN = text("""
+    SELECT EXISTS (SELECT FROM extraction_document WHERE extraction_id = :extraction_id AND node IS NOT NULL)
+""")
+
+_PAGE = text("""
+    SELECT number FROM extraction_document
+    WHERE extraction_id = :extraction_id AND number > :after AND (node IS NULL OR cardinality(spans) > :nodes * 3)
+    ORDER BY number LIMIT :limit
+""")
+
+# An array of ranges and no join of tables: each range is read from the key of `result`.
+_RESULTS = text("""
+    SELECT asked.number, asked.place, result.line
+    FROM unnest(
+        CAST(:numbers AS integer[]), CAST(:places AS integer[]), CAST(:days AS date[]), CAST(:batch_ids AS text[]),
+        CAST(:first_lines AS bigint[]), CAST(:last_lines AS bigint[])
+    ) AS asked (number, place, day, batch_id, first_line, last_line)
+        JOIN result ON result.batch_day = asked.day AND result.batch_id = asked.batch_id
+            AND result.line_no BETWEEN asked.first_line AND asked.last_line
+    ORDER BY asked.number, asked.place, result.line_no
+""")
