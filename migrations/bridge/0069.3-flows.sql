@@ -1,4 +1,4 @@
--- Runs, extractions and indexes become flows. No claim is carried over: code of before can no longer write under one.
+-- Runs, extractions, indexes and the lookups of passages for batches become flows. No claim is carried over: code of before can no longer write under one.
 
 INSERT INTO flow (id, tenant_id, recipe, state, reason, lane, api_key_id, idempotency_key, created_at, ended_at, claim_fence,
         look_at, num_tries)
@@ -24,6 +24,35 @@ INSERT INTO flow_node (flow_id, number, recipe, name, batch_id, num_lines, begun
         num_lines, begun_at, done_at
     FROM passage_index_stage;
 
+-- A batch that waits for its lookups goes on with those that were begun; what an ended one has left open is cancelled.
+ALTER TABLE batch ADD COLUMN held_by text;
+CREATE TABLE passage_fill (
+    id text NOT NULL,
+    models text[] DEFAULT '{}' NOT NULL,
+    CONSTRAINT passage_fill_pkey PRIMARY KEY (id),
+    CONSTRAINT passage_fill_id_fkey FOREIGN KEY(id) REFERENCES flow (id) ON DELETE CASCADE
+);
+INSERT INTO flow (id, tenant_id, recipe, state, api_key_id, created_at, ended_at, for_batch_id)
+    SELECT 'fill_' || substr(batch.id, 7), batch.tenant_id, 'fill', filled.state, batch.api_key_id, stages.begun_at,
+        CASE WHEN filled.state IN ('completed', 'cancelled') THEN now() END, batch.id
+    FROM (
+        SELECT batch_stage.batch_id, min(stage.created_at) AS begun_at,
+            bool_or(stage.state IN ('validating', 'in_progress', 'finalizing', 'cancelling')) AS is_any_open
+        FROM batch_stage JOIN batch AS stage ON stage.id = stage_batch_id GROUP BY 1
+    ) AS stages JOIN batch ON batch.id = stages.batch_id
+    CROSS JOIN LATERAL (
+        SELECT CASE WHEN source_file_id IS NOT NULL THEN 'completed' WHEN batch.state = 'validating' THEN 'in_progress'
+            WHEN is_any_open THEN 'cancelling' ELSE 'cancelled' END AS state
+    ) AS filled;
+INSERT INTO passage_fill (id, models)
+    SELECT flow.id, coalesce(array_agg(model ORDER BY number) FILTER (WHERE kind = 'embed'), '{}')
+    FROM flow JOIN batch_stage ON batch_id = for_batch_id GROUP BY 1;
+INSERT INTO flow_node (flow_id, number, recipe, name, batch_id, num_lines, begun_at, done_at)
+    SELECT flow.id, number, 'fill', kind, stage_batch_id, stage.num_requests, stage.created_at, flow.ended_at
+    FROM flow JOIN batch_stage ON batch_stage.batch_id = for_batch_id JOIN batch AS stage ON stage.id = stage_batch_id;
+UPDATE batch SET held_by = flow.id FROM flow WHERE for_batch_id = batch.id AND flow.state = 'in_progress';
+
+DROP TABLE batch_stage;
 DROP TABLE extraction_stage;
 DROP TABLE passage_index_stage;
 
