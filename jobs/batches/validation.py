@@ -86,7 +86,7 @@ def _validate(work: BatchWork, storage: Storage, settings: Settings) -> BatchSta
         problem = whole_file_problem("file_not_found", error.message)
     if problem is None and not (scan.num_problems and batch.invalid_lines == InvalidLines.FAIL):
         if scan.num_to_fill:
-            return _hold(work)
+            return _hold(work, scan)
         started = _start(work, scan, plan)
         if started is not None:
             return started
@@ -113,11 +113,12 @@ def scan_of(session: Session, batch: Batch, settings: Settings, *, identical: Id
     )
 
 
-def _hold(work: BatchWork) -> BatchState:
+def _hold(work: BatchWork, scan: Scan) -> BatchState:
     """Let a feature fill the lines that ask for it; chunks are planned afterwards."""
     planned.drop(work)
     with work.writing() as (session, batch):
         batch.input_missed_at = None  # it was read
+        batch.model = scan.model
         batch.held_by = hooks.hold(session, batch)
     return BatchState.VALIDATING
 
@@ -202,7 +203,7 @@ def _start(work: BatchWork, scan: Scan, plan: Plan) -> BatchState | None:
             _activate(session, batch, scan)
         if scan.model is not None and not _is_held(session, scan):
             return None
-        batch.model = scan.model
+        batch.model = scan.model or batch.model  # a filled input may have no line to run
         batch.num_requests = scan.num_requests
         batch.input_missed_at = None  # it was read
         batch.num_failed = scan.num_problems + scan.num_unfilled

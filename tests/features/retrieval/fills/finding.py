@@ -36,8 +36,17 @@ from tests.flows.advancers import fills_of
 
 LEASE = timedelta(seconds=60)
 EMBEDDING_MODEL = "minilm"
+CATS, DOGS = "Cats purr when they are content.", "Dogs bark at night."
 MOST_READ = 256
 """Tokens of a text that the model reads."""
+
+
+def line(custom_id: str, query: str | None = "cats", *, index: str = "index_1", **body: Any) -> str:
+    """Return a line that requests passages for a query; without a query it is an ordinary one."""
+    asked = {"model": "m", "messages": [{"role": "user", "content": "Answer from {{context}}"}], "max_tokens": 10}
+    wanted = {} if query is None else {"context": {"index": index, "query": query, "max_tokens": 50, "top_k": 2}}
+    whole = {"custom_id": custom_id, "method": "POST", "url": "/v1/chat/completions", "body": asked | wanted | body}
+    return orjson.dumps(whole).decode()
 
 
 class LineFailure(Exception):

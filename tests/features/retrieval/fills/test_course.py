@@ -22,15 +22,9 @@ from jobs.settings import Settings
 from jobs.states import BatchState, InvalidLines
 from jobs.storage import Storage
 from jobs.tables import Batch, Chunk, File, Tenant
-from tests.features.retrieval.fills.finding import EMBEDDING_MODEL, MOST_READ, Finding
+from tests.features.retrieval.fills.finding import CATS, DOGS, EMBEDDING_MODEL, MOST_READ, Finding, line
 
 Submit = Callable[..., Batch]
-CATS, DOGS = "Cats purr when they are content.", "Dogs bark at night."
-
-
-@pytest.fixture
-def finding(maker: sessionmaker[Session], storage: Storage, settings: Settings) -> Finding:
-    return Finding(maker, storage, settings, passages={"index_1": {"cats.txt": CATS, "dogs.txt": DOGS}})
 
 
 @pytest.fixture
@@ -40,14 +34,6 @@ def embedding(finding: Finding, session: Session) -> Finding:
     session.commit()
     finding.embedded = frozenset({"index_1"})
     return finding
-
-
-def line(custom_id: str, query: str | None = "cats", *, index: str = "index_1", **body: Any) -> str:
-    """Return a line that requests passages for a query; without a query it is an ordinary one."""
-    asked = {"model": "m", "messages": [{"role": "user", "content": "Answer from {{context}}"}], "max_tokens": 10}
-    wanted = {} if query is None else {"context": {"index": index, "query": query, "max_tokens": 50, "top_k": 2}}
-    whole = {"custom_id": custom_id, "method": "POST", "url": "/v1/chat/completions", "body": asked | wanted | body}
-    return json.dumps(whole)
 
 
 def content_of(filled: dict[str, Any]) -> str:
@@ -132,10 +118,10 @@ def test_a_line_without_passages_fails_alone_even_where_bad_lines_fail_the_batch
 
 def test_a_batch_whose_every_line_lacks_passages_completes(finding: Finding, submit: Submit, session: Session) -> None:
     batch = submit([line("a", index="index_2"), line("b", index="index_2")])
-    assert finding.prepare(batch.id) is BatchState.IN_PROGRESS
+    assert finding.prepare(batch.id) is BatchState.FINALIZING
     assert finding.finalise(batch.id) is BatchState.COMPLETED
     session.refresh(batch)
-    assert (batch.num_requests, batch.num_failed, batch.output_file_id) == (2, 2, None)
+    assert (batch.model, batch.num_requests, batch.num_failed, batch.output_file_id) == ("m", 2, 2, None)
 
 
 def test_nothing_found_leaves_the_place_empty(finding: Finding, submit: Submit) -> None:
