@@ -160,6 +160,11 @@ class Service:
         with self.maker() as session:
             return str(session.connection().exec_driver_sql(_STANDING).scalar())
 
+    def is_put_off(self, flow_id: str) -> bool:
+        """Return whether a flow is tried again later."""
+        with self.maker() as session:
+            return bool(session.scalar(text("SELECT look_at IS NOT NULL FROM flow WHERE id = :id"), {"id": flow_id}))
+
     @property
     def is_any_open(self) -> bool:
         """Return whether any batch or flow has not ended."""
@@ -207,7 +212,7 @@ class _Processes:
 
     def _advance(self, flow: Due) -> bool:
         self._begin(flow.id)
-        is_done = self._fills.advance(flow.id)
+        is_done = self._fills.advance(flow.id) and not self._service.is_put_off(flow.id)
         self._service.num_units += is_done
         return is_done
 
