@@ -34,6 +34,10 @@ shown by the API and by its worker under one name: scrape workers, or the API al
 exact bill is the ledger's (`tokenmill usage`). An engine counts steps and sequences; a scrape reads that.
 """
 
+ALERTS = """[deploy/prometheus/rules.yml](../deploy/prometheus/rules.yml) has these as rules of Prometheus, and
+`prometheus.yml` beside it scrapes the roles of docker-compose.yml.
+"""
+
 TRACES = """## Traces
 
 With `TOKENMILL_TRACES_URL` and the extra `otel` (`pip install 'tokenmill[otel]'`) API, dispatcher, control and the workers
@@ -98,7 +102,7 @@ def sections() -> dict[str, Sequence[Meter]]:
 def metrics_page() -> str:
     texts = {"Queue": QUEUE_TEXT, "Engine": ENGINE_TEXT, "Prepare worker": PREPARE_TEXT}
     meters = [meter for found in sections().values() for meter in found]
-    parts = [HEAD, "## What to alert on\n", alerts(meters)]
+    parts = [HEAD, "## What to alert on\n", ALERTS, alerts(meters)]
     for title, found in sections().items():
         parts += [f"## {title}\n", *([texts[title]] if title in texts else []), table(found)]
     return "\n".join([*parts, TRACES])
