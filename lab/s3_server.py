@@ -20,7 +20,7 @@ from enum import StrEnum
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 _HOST = "127.0.0.1"
 _TIMEOUT_SECONDS = 60.0
@@ -88,9 +88,9 @@ class S3Server:
             "AWS_REGION": "us-east-1",
         }
 
-    def keys(self) -> list[str]:
-        """Return the keys of all objects."""
-        return re.findall(r"<Key>(.*?)</Key>", self._ask("?list-type=2"))
+    def keys(self, prefix: str = "") -> list[str]:
+        """Return the keys of all objects, or of those with a prefix; 1,000 at most."""
+        return re.findall(r"<Key>(.*?)</Key>", self._ask(f"?list-type=2&prefix={quote(prefix)}"))
 
     def unfinished_uploads(self) -> list[str]:
         """Return the keys of multipart uploads that were started and neither completed nor aborted."""

@@ -19,17 +19,22 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from benchmarks.arguments import natural, positive
 from lab import no_compute
 from lab.chaos import report
 from lab.chaos.expected import Answer
 from lab.chaos.faults import Chaos
+from lab.chaos.flows import translations
+from lab.chaos.flows.embedder import write_embedder
+from lab.chaos.flows.flow_load import FlowLoad
+from lab.chaos.flows.place import FlowOutcome
+from lab.chaos.load import Load
 from lab.chaos.plan import TROUBLE_SECONDS, Kind, plan_faults
 from lab.chaos.receiver import Received, receiver
 from lab.chaos.recoveries import measure
-from lab.chaos.stack import MODEL_FOLDER, Launcher, Stack, running_stack
+from lab.chaos.stack import MODEL_FOLDER, Launcher, Stack, StackPlan, running_stack
 from lab.chaos.traffic import Outcome, Traffic
 from lab.s3_server import s3_server
 
@@ -54,6 +59,12 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="tokenmill bench chaos", description=__doc__)
     parser.add_argument(
         "--lines", type=natural, default=20_000, help="minimum number of lines; more are submitted while faults go on"
+    )
+    parser.add_argument(
+        "--flows",
+        type=natural,
+        metavar="N",
+        help="instead of batches, minimum number of flows of all recipes, by prepare workers and an embedder, too",
     )
     parser.add_argument("--minutes", type=positive, default=3.0, help="time over which the faults are spread")
     parser.add_argument("--seed", type=int, default=0)
@@ -81,7 +92,10 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--report", type=Path, metavar="FILE", help="write the report here; a .json file lists every fault"
     )
-    return parser.parse_args(arguments)
+    parsed = parser.parse_args(arguments)
+    if parsed.flows is not None and parsed.demo_model:
+        parser.error("--flows and --demo-model are given; the demo model cannot state answers. Leave one out.")
+    return parsed
 
 
 def _count(text: str) -> int:
@@ -103,7 +117,7 @@ def run(arguments: argparse.Namespace, make_launcher: Callable[[Path], Launcher]
     logs = folder / "logs"
     logs.mkdir()
     with (logs / "faults.log").open("w", encoding="utf-8") as log:
-        result = _carry_out(arguments, make_launcher(folder), lease_seconds=lease_seconds, log=log)
+        result = _carry_out(arguments, make_launcher(folder), folder, lease_seconds=lease_seconds, log=log)
     if result.findings:
         print(f"data and logs are in {folder}", file=sys.stderr)
     elif arguments.data_dir is None:
@@ -128,37 +142,56 @@ def _new_folder(data_dir: str | None) -> Path:
     return folder
 
 
-def _carry_out(arguments: argparse.Namespace, launcher: Launcher, *, lease_seconds: float, log: TextIO) -> report.Run:
+def _carry_out(
+    arguments: argparse.Namespace, launcher: Launcher, folder: Path, *, lease_seconds: float, log: TextIO
+) -> report.Run:
     counts = {kind: getattr(arguments, option[2:].replace("-", "_")) for kind, (option, _) in _COUNTS.items()}
     counts[Kind.STORE_TROUBLE] = round(arguments.store_minutes * 60 / TROUBLE_SECONDS)
     plan = plan_faults(counts, seconds=arguments.minutes * 60, seed=arguments.seed)
     with ExitStack() as closing:
         s3, received = closing.enter_context(s3_server()), closing.enter_context(receiver())
-        stack = closing.enter_context(
-            running_stack(
-                launcher, s3, num_workers=arguments.workers, num_seats=arguments.seats, computes=arguments.demo_model
-            )
-        )
-        answers_to = _answers_of_demo_model() if arguments.demo_model else None
+        stack = closing.enter_context(running_stack(launcher, s3, _stack_plan(arguments, folder)))
         started_at = time.time()
-        traffic = Traffic(stack, received, num_lines=arguments.lines, seed=arguments.seed, answers_to=answers_to)
+        traffic = None if arguments.flows else _traffic(arguments, stack, received)
+        flows = FlowLoad(stack, num_flows=arguments.flows, seed=arguments.seed) if arguments.flows else None
+        load: Load[Outcome] | Load[FlowOutcome] | None = traffic or flows
+        assert load is not None, "one of the two"
         chaos = Chaos(stack, plan, lease_seconds=lease_seconds, seed=arguments.seed, log=log)
-        traffic.start()
-        with _stopped_by_signals(chaos, traffic):
-            chaos.run(_Watch(chaos, traffic))
+        load.start()
+        with _stopped_by_signals(chaos, load):
+            chaos.run(_Watch(chaos, load))
         seconds = time.time() - started_at
-        findings = list(_findings(stack, traffic, received))
+        findings = [*load.faults]
+        if traffic is not None:
+            findings += _wrong_batches(stack, traffic, received)
+        if flows is not None:
+            findings += flows.findings()
+        findings += _audited(stack)
         return report.Run(
             seed=arguments.seed,
             started_at=started_at,
             seconds=seconds,
             num_workers=arguments.workers,
-            outcomes=traffic.outcomes,
+            outcomes=[] if traffic is None else traffic.outcomes,
+            flows=[] if flows is None else flows.outcomes,
             faults=chaos.done,
             recoveries=measure(stack, chaos.done),
             num_repeated_webhooks=received.num_repeats,
             findings=findings,
         )
+
+
+def _stack_plan(arguments: argparse.Namespace, folder: Path) -> StackPlan:
+    counts = {"num_workers": arguments.workers, "num_seats": arguments.seats}
+    if arguments.flows is None:
+        return StackPlan(**counts, computes=arguments.demo_model)
+    embedder = write_embedder(folder / "embedder")
+    return StackPlan(**counts, computes=False, embedder=embedder, variables=translations.variables())
+
+
+def _traffic(arguments: argparse.Namespace, stack: Stack, received: Received) -> Traffic:
+    answers_to = _answers_of_demo_model() if arguments.demo_model else None
+    return Traffic(stack, received, num_lines=arguments.lines, seed=arguments.seed, answers_to=answers_to)
 
 
 def _answers_of_demo_model() -> Callable[[Sequence[str]], Mapping[str, Answer]]:
@@ -168,13 +201,13 @@ def _answers_of_demo_model() -> Callable[[Sequence[str]], Mapping[str, Answer]]:
 
 
 @contextmanager
-def _stopped_by_signals(chaos: Chaos, traffic: Traffic) -> Iterator[None]:
+def _stopped_by_signals(chaos: Chaos, load: Load[Any]) -> Iterator[None]:
     """On the first SIGINT or SIGTERM let the started work finish: the report covers that much."""
 
     def stop(number: int, _: object) -> None:
-        print("starting no more faults and batches; waiting for the running ones", file=sys.stderr, flush=True)
+        print("starting no more faults and work; waiting for the running ones", file=sys.stderr, flush=True)
         chaos.stop()
-        traffic.stop()
+        load.stop()
         signal.signal(number, before[signal.Signals(number)])
 
     before = {name: signal.signal(name, stop) for name in (signal.SIGINT, signal.SIGTERM)}
@@ -188,33 +221,35 @@ def _stopped_by_signals(chaos: Chaos, traffic: Traffic) -> Iterator[None]:
 class _Watch:
     """Reports whether the run is over, stops submission once no fault is pending, and prints progress now and then."""
 
-    def __init__(self, chaos: Chaos, traffic: Traffic) -> None:
+    def __init__(self, chaos: Chaos, load: Load[Any]) -> None:
         self._chaos = chaos
-        self._traffic = traffic
+        self._load = load
         self._say_at = time.monotonic() + _SAY_SECONDS
 
     def __call__(self) -> bool:
         if not self._chaos.num_due:
-            self._traffic.end()
+            self._load.end()
         if time.monotonic() >= self._say_at:
             self._say_at += _SAY_SECONDS
             print(
-                f"{len(self._chaos.done)} faults, {self._chaos.num_due} to come; batches of "
-                f"{self._traffic.num_finished:,} lines have ended",
+                f"{len(self._chaos.done)} faults, {self._chaos.num_due} to come; "
+                f"{self._load.num_finished:,} {self._load.unit} have ended",
                 file=sys.stderr,
                 flush=True,
             )
-        return not self._chaos.num_due and self._traffic.is_over
+        return not self._chaos.num_due and self._load.is_over
 
 
-def _findings(stack: Stack, traffic: Traffic, received: Received) -> Iterator[str]:
-    yield from traffic.faults
+def _wrong_batches(stack: Stack, traffic: Traffic, received: Received) -> Iterator[str]:
     for outcome in traffic.outcomes:
         yield from outcome.problems
     yield from _untold(traffic.outcomes, received)
     [(num_batches,)] = stack.query(_NUM_BATCHES)
     if num_batches != len(traffic.outcomes):
         yield f"{len(traffic.outcomes)} batches were submitted, but there are {num_batches}"
+
+
+def _audited(stack: Stack) -> Iterator[str]:
     audit = subprocess.run(
         [sys.executable, "-m", "cli.main", "audit"],
         env={**os.environ, **stack.environment},

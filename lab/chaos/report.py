@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from lab.chaos.faults import Fault
+from lab.chaos.flows.place import FlowOutcome
 from lab.chaos.plan import Kind
 from lab.chaos.recoveries import OF_A_WORKER, OF_AN_ENGINE, Recovery, percentile
 from lab.chaos.traffic import Outcome
+
+_KILLS = (Kind.WORKER_KILL, Kind.ROLE_KILL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +28,7 @@ class Run:
     seconds: float
     num_workers: int
     outcomes: Sequence[Outcome]
+    flows: Sequence[FlowOutcome]
     faults: Sequence[Fault]
     recoveries: Sequence[Recovery]
     num_repeated_webhooks: int
@@ -45,6 +49,8 @@ def as_json(run: Run) -> dict[str, Any]:
         "batches": len(run.outcomes),
         "batches_by_end": dict(sorted(Counter(outcome.status for outcome in run.outcomes).items())),
         "batches_deleted": sum(outcome.fate == "deleted" for outcome in run.outcomes),
+        "flows": {recipe: _of_recipe(recipe, run.flows) for recipe in sorted({flow.recipe for flow in run.flows})},
+        "processes_killed": _processes_killed(run.faults),
         "repeated_webhook_requests": run.num_repeated_webhooks,
         "findings": list(run.findings),
         "fault_counts": dict(Counter(fault.kind.value for fault in run.faults)),
@@ -56,13 +62,11 @@ def as_json(run: Run) -> dict[str, Any]:
 def as_markdown(run: Run) -> str:
     """Return a summary for readers, without the list of faults."""
     values = as_json(run)
-    ends = ", ".join(f"{num} {status}" for status, num in values["batches_by_end"].items())
     troubled = sum((fault.until or fault.at) - fault.at for fault in run.faults if fault.kind is Kind.STORE_TROUBLE)
     lines = [
         f"Seed {run.seed}, {values['started_at']}, {run.seconds / 60:.1f} minutes, {run.num_workers} workers.",
         "",
-        f"{values['lines']:,} lines in {values['batches']:,} batches ({ends}; {values['batches_deleted']} deleted "
-        f"afterwards): {values['answers']:,} answers, {values['not_run']:,} not run as their batch ended early.",
+        *_load_lines(values),
         "",
         "| fault | times |",
         "|---|---|",
@@ -79,6 +83,40 @@ def as_markdown(run: Run) -> str:
         *(f"- {finding}" for finding in run.findings),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _load_lines(values: Mapping[str, Any]) -> Iterator[str]:
+    if not values["flows"]:
+        yield (
+            f"{values['lines']:,} lines in {values['batches']:,} batches ({_shown_counts(values['batches_by_end'])}; "
+            f"{values['batches_deleted']} deleted afterwards): {values['answers']:,} answers, "
+            f"{values['not_run']:,} not run as their batch ended early."
+        )
+        return
+    yield f"{sum(each['flows'] for each in values['flows'].values()):,} flows:"
+    yield ""
+    yield "| recipe | flows | documents, rows or lines | ends |"
+    yield "|---|---|---|---|"
+    for recipe, each in values["flows"].items():
+        yield f"| {recipe} | {each['flows']} | {each['items']:,} | {_shown_counts(each['ends'])} |"
+    yield ""
+    yield f"Killed: {_shown_counts(values['processes_killed'])}."
+
+
+def _shown_counts(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{num} {name}" for name, num in counts.items())
+
+
+def _of_recipe(recipe: str, flows: Sequence[FlowOutcome]) -> dict[str, Any]:
+    own = [flow for flow in flows if flow.recipe == recipe]
+    ends = dict(sorted(Counter(flow.status for flow in own).items()))
+    return {"flows": len(own), "items": sum(flow.num_items for flow in own), "ends": ends}
+
+
+def _processes_killed(faults: Sequence[Fault]) -> dict[str, int]:
+    """Return how often each role was killed, as a whole process."""
+    killed = (fault.what.rpartition("-")[0] or fault.what for fault in faults if fault.kind in _KILLS)
+    return dict(sorted(Counter(killed).items()))
 
 
 def write(run: Run, path: Path) -> None:

@@ -23,10 +23,11 @@ from lab.chaos.proxy import Proxy
 from lab.own_stack import free_port
 from lab.s3_server import S3Server
 
-MODEL = "echo"
+MODEL, EMBEDDER = "echo", "embedder"
 MODEL_FOLDER = Path(__file__).resolve().parents[2] / "examples" / "demo_model"
+TENANTS = ("unlimited", "limited")
 _EACH = 2
-"""Control workers and dispatchers, as in a redundant deployment."""
+"""Control workers, dispatchers and prepare workers, as in a redundant deployment."""
 _PAUSE_SECONDS = 0.3
 _STEP_SECONDS, _TOKENS_A_STEP = 0.05, 4
 """Of an engine: a line takes about a fifth of a second, so that faults hit lines in progress."""
@@ -101,7 +102,7 @@ class Stack:
     """Bypasses the proxy."""
     base_url: str
     keys: Sequence[str] = ()
-    """Of its tenants; the second one has a limit."""
+    """Of `TENANTS`; the second one has a limit."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Of its roles."""
 
@@ -135,11 +136,23 @@ def children_of(pid: int | None) -> list[psutil.Process]:
     return processes
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StackPlan:
+    """Which processes a stack has."""
+
+    num_workers: int
+    num_seats: int
+    computes: bool
+    """Whether workers have their own engine, with the demo model."""
+    embedder: Path | None = None
+    """Folder of an embedding model; with it there are also prepare workers, and prompts may state their answers."""
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """Further variables of the roles, apart from workers."""
+
+
 @contextmanager
-def running_stack(
-    launcher: Launcher, s3: S3Server, *, num_workers: int, num_seats: int, computes: bool
-) -> Iterator[Stack]:
-    """Start everything, wait until it is ready, and finally stop it. With `computes`, workers have their own engine."""
+def running_stack(launcher: Launcher, s3: S3Server, plan: StackPlan) -> Iterator[Stack]:
+    """Start everything, wait until it is ready, and finally stop it."""
     with ExitStack() as closing:
         postgres, valkey = launcher.postgres(), launcher.valkey()
         for server in (postgres, valkey):
@@ -158,19 +171,15 @@ def running_stack(
             "TOKENMILL_REDIS_URL": f"redis://127.0.0.1:{proxies['valkey'].port}/0",
             "TOKENMILL_WEBHOOK_NETWORKS": "127.0.0.1/32",
         }
-        secrets = _prepare_database(database_url)
+        secrets = _prepare_database(database_url, plan)
         roles = {
-            log: launcher.role(name, *arguments, log=log, environment=environment)
-            for log, name, arguments in (
-                ("api", "api", ("--port", str(port))),
-                *((f"control-{number}", "control", ()) for number in range(_EACH)),
-                *((f"dispatch-{number}", "dispatch", ()) for number in range(_EACH)),
-            )
+            log: launcher.role(name, *arguments, log=log, environment={**environment, **plan.variables})
+            for log, name, arguments in _roles(plan, port)
         }
-        engine = {} if computes else _no_compute(num_seats)
+        engine = {} if plan.computes else _no_compute(plan)
         workers = [
             launcher.role("worker", "--model", MODEL, log=f"worker-{number}", environment={**environment, **engine})
-            for number in range(num_workers)
+            for number in range(plan.num_workers)
         ]
         for process in (*roles.values(), *workers):
             process.start()
@@ -192,12 +201,28 @@ def running_stack(
         )
 
 
-def _no_compute(num_seats: int) -> Mapping[str, str]:
-    return no_compute.environment(step_seconds=_STEP_SECONDS, tokens_a_step=_TOKENS_A_STEP, num_seats=num_seats)
+def _roles(plan: StackPlan, port: int) -> Iterator[tuple[str, str, Sequence[str]]]:
+    """Yield the log, the command and its arguments of each process that is no worker of the model."""
+    yield "api", "api", ("--port", str(port))
+    names = ("control", "dispatch") if plan.embedder is None else ("control", "dispatch", "prepare")
+    for number in range(_EACH):
+        for name in names:
+            yield f"{name}-{number}", name, ()
+    if plan.embedder is not None:
+        yield EMBEDDER, "worker", ("--model", EMBEDDER)
 
 
-def _prepare_database(database_url: str) -> list[str]:
-    """Create the schema, the model and two tenants; return their keys."""
+def _no_compute(plan: StackPlan) -> Mapping[str, str]:
+    return no_compute.environment(
+        step_seconds=_STEP_SECONDS,
+        tokens_a_step=_TOKENS_A_STEP,
+        num_seats=plan.num_seats,
+        is_stated=plan.embedder is not None,
+    )
+
+
+def _prepare_database(database_url: str, plan: StackPlan) -> list[str]:
+    """Create the schema, the models and two tenants; return their keys."""
     with psycopg.connect(database_url.replace("/tokenmill?", "/postgres?"), autocommit=True) as connection:
         connection.execute("CREATE DATABASE tokenmill")
     upgrade(database_url)
@@ -205,8 +230,10 @@ def _prepare_database(database_url: str) -> list[str]:
     try:
         with transaction(sessions(engine)) as session:
             served_models.put_model(session, MODEL, str(MODEL_FOLDER))
+            if plan.embedder is not None:
+                served_models.put_model(session, EMBEDDER, str(plan.embedder))
             secrets = []
-            for name, limit_tokens in (("unlimited", None), ("limited", _AMPLE_TOKENS)):
+            for name, limit_tokens in zip(TENANTS, (None, _AMPLE_TOKENS), strict=True):
                 tenant = tenants.create_tenant(
                     session, name, limit_tokens=limit_tokens, best_priority=AskedPriority.URGENT
                 )

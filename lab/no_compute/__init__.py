@@ -14,17 +14,17 @@ SEATS = 256
 """Default number of concurrent requests."""
 _STAND_IN = Path(__file__).parent / "stand_in"
 STEP_SECONDS, TOKENS_A_STEP = "NO_COMPUTE_STEP_SECONDS", "NO_COMPUTE_TOKENS_A_STEP"
-NUM_SEATS = "NO_COMPUTE_SEATS"
+NUM_SEATS, STATED = "NO_COMPUTE_SEATS", "NO_COMPUTE_STATED"
 """Variables of the engine's process."""
 
 
 def environment(
-    *, step_seconds: float = 0.0, tokens_a_step: int = 1_000_000, num_seats: int = SEATS
+    *, step_seconds: float = 0.0, tokens_a_step: int = 1_000_000, num_seats: int = SEATS, is_stated: bool = False
 ) -> Mapping[str, str]:
     """Return the environment variables with which all engine processes of a stack use this engine.
 
     It answers a prompt with the prompt's own tokens and the end token, `tokens_a_step` in each step; a step takes
-    `step_seconds`, and nothing is computed.
+    `step_seconds`, and nothing is computed. With `is_stated` prompts may state their answers (`lab.no_compute.stated`).
     """
     paths = [str(_STAND_IN), os.environ.get("PYTHONPATH", "")]
     return {
@@ -32,4 +32,5 @@ def environment(
         STEP_SECONDS: str(step_seconds),
         TOKENS_A_STEP: str(tokens_a_step),
         NUM_SEATS: str(num_seats),
+        STATED: "1" if is_stated else "",
     }

@@ -6,7 +6,7 @@ import json
 import os
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from engine.config import EngineConfig
@@ -36,13 +36,17 @@ class EchoEngine:
         self._tokens_a_step = int(os.environ[TOKENS_A_STEP])
         self._num_seats = int(os.environ[NUM_SEATS])
         self._waiting: deque[NewRequest] = deque()
-        self._running: dict[int, tuple[NewRequest, int]] = {}  # by id, with the number of tokens answered
+        self._running: dict[int, tuple[NewRequest, list[int], int]] = {}  # answer, and its tokens given so far
         self._ended: list[TokenDelta] = []  # aborted since the last step
         self._stats = EngineStats()
 
     @property
     def has_work(self) -> bool:
         return bool(self._waiting or self._running or self._ended)
+
+    def answer_to(self, new: NewRequest) -> Sequence[int]:
+        """Return the tokens of the answer, without the end token."""
+        return new.prompt_token_ids
 
     def add(self, new: NewRequest) -> None:
         self._waiting.append(new)
@@ -64,7 +68,8 @@ class EchoEngine:
             time.sleep(self._step_seconds)
         while self._waiting and len(self._running) < self._num_seats:
             new = self._waiting.popleft()
-            self._running[new.request_id] = new, len(new.output_token_ids)
+            answer = [*self.answer_to(new), self.info.eos_token_ids[0]]
+            self._running[new.request_id] = new, answer, len(new.output_token_ids)
         deltas, self._ended = self._ended, []
         for request_id in list(self._running):
             deltas += self._advance(request_id)
@@ -72,8 +77,7 @@ class EchoEngine:
         return deltas
 
     def _advance(self, request_id: int) -> Iterator[TokenDelta]:
-        new, num_answered = self._running[request_id]
-        answer = [*new.prompt_token_ids, self.info.eos_token_ids[0]]
+        new, answer, num_answered = self._running[request_id]
         length = len(answer) if new.params.max_tokens is None else min(len(answer), new.params.max_tokens)
         end = min(num_answered + self._tokens_a_step, length)
         reason = None
@@ -82,7 +86,7 @@ class EchoEngine:
             del self._running[request_id]
             self._stats.requests.num_finished += 1
         else:
-            self._running[request_id] = new, end
+            self._running[request_id] = new, answer, end
         for index in range(new.params.n):
             yield TokenDelta(
                 request_id=request_id, index=index, token_ids=answer[num_answered:end], finish_reason=reason
