@@ -17,6 +17,7 @@ import typer
 from api import logs as api_logs
 from cli.embedded.note import running_stack_of
 from cli.loading import without_collections
+from cli.models.model_server import EngineKind, EngineOption
 from cli.sigterm import ends_by_sigterm
 from engine.config import EngineConfig
 from engine.errors import InvalidConfigError
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from jobs.settings import Settings
 
 log = logging.getLogger(__name__)
+
 
 DATABASE_SECONDS = 10.0  # how long a starting role waits for Postgres
 
@@ -98,7 +100,24 @@ def dispatch(data_dir: DataDirOption = None, ready_file: ReadyFile = None, start
 
 def worker(
     *,
-    model: Annotated[str, typer.Option(help="Served name of the model.")],
+    model: Annotated[
+        str | None, typer.Option(help="Served name of the model [default with --engine openai: the server's]")
+    ] = None,
+    engine: EngineOption = EngineKind.OWN,
+    url: Annotated[str | None, typer.Option(help="URL of the server, as http://host:8000/v1.")] = None,
+    key_file: Annotated[Path | None, typer.Option(help="File with the server's API key.")] = None,
+    server_model: Annotated[
+        str | None, typer.Option(help="Name of the model at the server [default: as --model, or its only one]")
+    ] = None,
+    tokenizer: Annotated[
+        str | None, typer.Option(help="Folder, FILE.gguf or hub id with the tokenizer of the server's model.")
+    ] = None,
+    max_concurrency: Annotated[
+        int | None, typer.Option(min=1, help="Most requests to the server at once [default: by its kind]")
+    ] = None,
+    answer_seconds: Annotated[
+        float | None, typer.Option(min=1, help="Most seconds for an answer of the server [default: 600]")
+    ] = None,
     path: Annotated[
         str | None,
         typer.Option(help="Folder, FILE.gguf or Hugging Face id[@revision] [default: the path of `models add`]"),
@@ -138,10 +157,10 @@ def worker(
     ready_file: ReadyFile = None,
     start_file: StartFile = None,
 ) -> None:
-    """Run the engine of one model and process its chunks."""
+    """Run the engine of one model, or ask a server of it, and process its chunks."""
     from workers.logs import configure
 
-    configure(f"worker[{model}]", is_json=logs.wants_json())
+    configure(f"worker[{model or url}]", is_json=logs.wants_json())
     chosen = {
         "device": device,
         "dtype": dtype,
@@ -159,20 +178,33 @@ def worker(
         "report_decisions": log_decisions,
     }
     options: dict[str, Any] = {name: value for name, value in chosen.items() if value is not None}
-    try:
-        EngineConfig(model="", **options)
-    except InvalidConfigError as error:
-        raise InputError(str(error)) from None
+    remote = {
+        "key_file": key_file,
+        "server_model": server_model,
+        "tokenizer": tokenizer,
+        "max_seats": max_concurrency,
+        "answer_seconds": answer_seconds,
+    }
+    remote = {name: value for name, value in remote.items() if value is not None}
+    is_remote = engine is EngineKind.OPENAI
+    _require_fitting(engine, url=url, own=options, has_files=bool(path or chat_template), remote=remote, model=model)
     settings = _settings(data_dir)
     if start_file is None:
         _check(settings)  # before the model is loaded, which takes seconds
 
     with without_collections():
-        from workers.gpu_main import main
-
+        module = import_module("workers.remote.main" if is_remote else "workers.gpu_main")
         gc.freeze()
     _touch_when_celery_is_ready(ready_file)
-    main(
+    if is_remote:
+        module.main(
+            settings,
+            model=model,
+            options=module.RemoteOptions(url=url, max_model_len=max_model_len, **remote),
+            before_database=lambda: None if start_file is None else _check_once_there(start_file, settings),
+        )
+        return
+    module.main(
         settings,
         model=model,
         path=path,
@@ -180,6 +212,35 @@ def worker(
         chat_template=chat_template,
         before_database=lambda: None if start_file is None else _check_once_there(start_file, settings),
     )
+
+
+def _require_fitting(
+    engine: EngineKind,
+    *,
+    url: str | None,
+    own: Mapping[str, Any],
+    has_files: bool,
+    remote: Mapping[str, Any],
+    model: str | None,
+) -> None:
+    """Raise InputError for options of the other kind of engine, and for those that are missing or out of range."""
+    try:
+        config = EngineConfig(model="", **own)
+    except InvalidConfigError as error:
+        raise InputError(str(error)) from None
+    if engine is EngineKind.OWN:
+        if url is not None or remote:
+            raise InputError("--url and the options of a server need --engine openai.")
+        if model is None:
+            raise InputError("no model was named. Give its served name with --model.")
+        return
+    if url is None:
+        raise InputError("--engine openai needs the server's address: --url http://host:8000/v1.")
+    if has_files or config != EngineConfig(model="", max_model_len=config.max_model_len):
+        raise InputError(
+            "--engine openai has its model and settings at the server. Leave out --path, --chat-template and the "
+            "options of our engine, except --max-model-len."
+        )
 
 
 def prepare(data_dir: DataDirOption = None, ready_file: ReadyFile = None, start_file: StartFile = None) -> None:

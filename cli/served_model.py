@@ -24,7 +24,10 @@ class ServedModel:
     name: str
     """The name in requests."""
     path: str
-    """An absolute path of a folder or GGUF file, or a Hugging Face id, perhaps with a revision: `org/name@revision`."""
+    """An absolute path of a folder or GGUF file, or a Hugging Face id, perhaps with a revision: `org/name@revision`; or
+    the URL of the server that has it."""
+    name_at_server: str | None = None
+    """Its name at a server; None: the one in requests, or the only one there."""
 
 
 def choose_model(model: str | None, *, name: str | None = None) -> ServedModel:

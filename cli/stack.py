@@ -18,6 +18,7 @@ from cli.embedded.child import ChildSpec
 from cli.embedded.demand import documents_wait
 from cli.embedded.note import StackNote, forget_note, write_note
 from cli.embedded.servers import URLS, Servers, chosen_environment, plan_servers
+from cli.models.model_server import ModelServer
 from cli.served_model import ServedModel
 from cli.supervisor import Supervisor
 from jobs.access import arrange
@@ -43,6 +44,7 @@ class StackOptions:
     port: int
     num_workers: int = 1
     chat_template: Path | None = None  # a file with a template instead of the model's own
+    server: ModelServer | None = None  # what answers instead of our engine
     max_deaths: int | None = None  # of one child in a row; None: restart it forever
     environment: Mapping[str, str] = field(default_factory=dict)  # TOKENMILL_* defaults; the user's own variables win
     external_servers: bool = False  # use the servers that the environment names, and start only the others
@@ -218,7 +220,7 @@ def _role_specs(options: StackOptions, data_dir: DataDir, environment: Mapping[s
                 "worker",
                 data_dir,
                 _with_gpu(_with_metrics_port(environment, _FIRST_WORKER_PORT + number), number, of=options.num_workers),
-                arguments=("--model", options.model.name, "--path", options.model.path, *_template_of(options)),
+                arguments=_worker_arguments(options),
                 name=f"worker{suffix}",
                 ready_seconds=_MODEL_READY_SECONDS,
                 stop_seconds=_drain_seconds(environment) + _WORKER_STOP_MARGIN_SECONDS,
@@ -241,6 +243,12 @@ def _drain_seconds(environment: Mapping[str, str]) -> float:
     from jobs.settings import Settings
 
     return float(environment.get("TOKENMILL_DRAIN_SECONDS", Settings.model_fields["drain_seconds"].default))
+
+
+def _worker_arguments(options: StackOptions) -> tuple[str, ...]:
+    if options.server is not None:
+        return ("--model", options.model.name, *options.server.arguments(options.model.name_at_server))
+    return ("--model", options.model.name, "--path", options.model.path, *_template_of(options))
 
 
 def _template_of(options: StackOptions) -> tuple[str, ...]:

@@ -8,14 +8,16 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from cli.data_dir import default_data_dir
-from cli.served_model import choose_model
+from cli.models.model_server import EngineKind, EngineOption, ModelServer
+from cli.served_model import ServedModel, choose_model
 from cli.status.life import shown_life
 from cli.supervisor import StopRequestedError
+from jobs.errors import InputError
 from jobs.telemetry import logs
 
 if TYPE_CHECKING:
@@ -37,6 +39,17 @@ def up(
     served_name: Annotated[str | None, typer.Option(help="Model name in requests [default: from --model]")] = None,
     chat_template: Annotated[
         Path | None, typer.Option(help="Jinja file with a chat template [default: the model's own]")
+    ] = None,
+    engine: EngineOption = EngineKind.OWN,
+    url: Annotated[
+        str | None, typer.Option(help="URL of that server, as http://host:8000/v1; --model is a name there.")
+    ] = None,
+    key_file: Annotated[Path | None, typer.Option(help="File with the server's API key.")] = None,
+    tokenizer: Annotated[
+        str | None, typer.Option(help="Folder, FILE.gguf or hub id with the tokenizer of the server's model.")
+    ] = None,
+    max_model_len: Annotated[
+        int | None, typer.Option(min=2, help="Tokens of the server's context [default: as it tells]")
     ] = None,
     workers: Annotated[
         int, typer.Option(min=0, help="Engines to run, one per GPU if several; 0: start workers yourself.")
@@ -62,9 +75,11 @@ def up(
 
     if logs.wants_json():
         logs.configure("up", is_json=True)
+    server = _server_of(engine, url=url, key_file=key_file, tokenizer=tokenizer, max_model_len=max_model_len)
     options = StackOptions(
         data_dir=data_dir or default_data_dir(),
-        model=choose_model(model, name=served_name),
+        model=choose_model(model, name=served_name) if server is None else _served_by(server, model, served_name),
+        server=server,
         host=host,
         port=port,
         num_workers=workers,
@@ -84,6 +99,27 @@ def up(
         _say("stopped before everything was ready")
         raise typer.Exit(130) from None
     _say("stopped")
+
+
+def _server_of(engine: EngineKind, *, url: str | None, **options: Any) -> ModelServer | None:
+    """Return the server that the options name. Raises InputError for those of one without --engine openai."""
+    if engine is EngineKind.OWN:
+        if url is not None or any(value is not None for value in options.values()):
+            raise InputError("--url and the options of a server need --engine openai.")
+        return None
+    if url is None:
+        raise InputError("--engine openai needs the server's address: --url http://host:8000/v1.")
+    return ModelServer(url=url, **options)
+
+
+def _served_by(server: ModelServer, model: str | None, served_name: str | None) -> ServedModel:
+    """Return the model of a server, under the name in requests; without a name the server is asked."""
+    from workers.remote.identity import api_url, identify
+    from workers.remote.keys import address_of
+
+    address = address_of(server.url, server.key_file)
+    name = served_name or model or identify(address, named=None, served=None).model
+    return ServedModel(name=name, path=api_url(server.url), name_at_server=model)
 
 
 def _tell_where(stack: RunningStack, *, is_key_shown: bool) -> None:

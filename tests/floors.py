@@ -157,7 +157,7 @@ FLOORS = {
         ["answers"],
         ["chunks"],
         ["pool"],
-        ["pooling", "preparing"],
+        ["pooling", "preparing", "remote"],
         ["gpu_main"],
     ],
     "jobs": [

@@ -134,7 +134,7 @@ class PromptMaker:
         seeds = None
         if request.sampling.seed is None:
             # Derived, so that a line run again after a crash gives the same tokens.
-            seeds = tuple(_seed(batch_id, line.line_no, index) for index in range(len(prompts)))
+            seeds = tuple(derived_seed(batch_id, line.line_no, index) for index in range(len(prompts)))
         prepared = PreparedLine(
             line_no=line.line_no,
             custom_id=line.custom_id,
@@ -324,7 +324,8 @@ def _packed(token_ids: Sequence[int]) -> array[int]:
     return array("i", token_ids)
 
 
-def _seed(batch_id: str, line_no: int, prompt_index: int) -> int:
+def derived_seed(batch_id: str, line_no: int, prompt_index: int) -> int:
+    """Return the seed of a prompt whose line gives none: the same whenever the line is run again."""
     origin = f"{batch_id}:{line_no}" + (f":{prompt_index}" if prompt_index else "")
     digest = hashlib.blake2b(origin.encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1  # 63 bits: the range of SamplingParams.seed

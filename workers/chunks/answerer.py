@@ -195,6 +195,8 @@ class Stats:
     """Numbers by name, in the form of the heartbeat."""
     running_lines: Mapping[str, RunningLines] = field(default_factory=dict)
     """By batch."""
+    away_reason: str | None = None
+    """Why no line can be answered at the moment, so that nothing is claimed."""
 
 
 class Answerer(Protocol):

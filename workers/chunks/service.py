@@ -110,7 +110,7 @@ class ChunkService:
                 self._worker_id,
                 engine_stats=stats.metrics,
                 running_lines=stats.running_lines,
-                out_reason=reason,
+                out_reason=reason or stats.away_reason,
             )
             if not beat.is_known:
                 self._register(session)  # its machine slept so long that its row was deleted
@@ -119,4 +119,4 @@ class ChunkService:
         if reason is not None and self._is_noted_out and beat.is_known and not beat.is_draining:
             self._drain.come_back()  # an operator has resumed it
         self._is_noted_out = beat.is_known and self._drain.is_out and reason is not None
-        self._claimer.pause(is_paused=beat.is_draining)
+        self._claimer.pause(is_paused=beat.is_draining or stats.away_reason is not None)

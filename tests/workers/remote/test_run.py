@@ -1,0 +1,163 @@
+"""Tests of chunks whose lines a server of somebody else answers, on a real database."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from openai.types.chat import ChatCompletion
+
+from jobs.batches import lifecycle
+from jobs.lines.bodies import COMPLETION_ENDPOINT
+from jobs.tables import Tenant
+from tests.workers.remote.builders import Post
+from tests.workers.remote.fake_server import FakeServer, Request, good_answer
+from workers.remote.dialects import OLLAMA
+from workers.remote.exchange import Patience
+from workers.remote.sizes import TokenSizes
+
+MakeLine = Callable[..., dict[str, Any]]
+SubmitLines = Callable[..., str]
+
+
+def test_every_line_is_answered_and_billed_once_as_the_server_counted(
+    post: Post, submit_valid: SubmitLines, line: MakeLine
+) -> None:
+    submit_valid([line(number) for number in range(4)])
+    assert post.run_next()
+    assert post.rows("SELECT state, fence FROM chunk") == [("done", 1)]
+    assert post.billed() == (28, 8)
+    body = post.bodies()["c2"]
+    assert ChatCompletion.model_validate(body).choices[0].message.content == "You said Hello 2"
+    assert (body["model"], body["engine"]) == ("demo", {"name": "vllm", "version": "9.9"})
+    assert body["id"].startswith("chatcmpl-")
+    assert body["id"] != "chatcmpl-1", "the server's ids may repeat"
+
+
+def test_the_server_gets_its_own_model_name_and_no_defaults_of_its_own(
+    post: Post, server: FakeServer, submit_valid: SubmitLines, line: MakeLine
+) -> None:
+    submit_valid([line(1, stop=["x"], user="somebody", metadata={"a": "b"}, max_tokens=None, max_completion_tokens=3)])
+    assert post.run_next()
+    sent = server.bodies["Hello 1"]
+    seed = sent.pop("seed")
+    assert isinstance(seed, int)
+    assert sent == {
+        "model": "served",
+        "stream": False,
+        "messages": [{"role": "user", "content": "Hello 1"}],
+        "temperature": 1.0,
+        "top_p": 1.0,
+        "top_k": 0,
+        "min_p": 0.0,
+        "repetition_penalty": 1.0,
+        "stop": ["x"],
+        "max_tokens": 3,
+    }
+
+
+def test_completions_are_asked_with_all_their_prompts(
+    post: Post, server: FakeServer, submit_valid: SubmitLines
+) -> None:
+    body = {"model": "demo", "prompt": ["a", "b"], "n": 2, "max_tokens": 4}
+    submit_valid(
+        [{"custom_id": "c", "method": "POST", "url": COMPLETION_ENDPOINT, "body": body}], endpoint=COMPLETION_ENDPOINT
+    )
+    assert post.run_next()
+    assert [choice["index"] for choice in post.bodies()["c"]["choices"]] == [0, 1, 2, 3]
+    assert "seed" not in server.bodies["['a', 'b']"], "both prompts would draw alike"
+
+
+def test_what_the_server_says_beside_the_answer_is_passed_on(
+    post: Post, server: FakeServer, submit_valid: SubmitLines, line: MakeLine
+) -> None:
+    async def think(request: Request) -> None:
+        answer = good_answer(request.body, system_fingerprint="fp")
+        answer["choices"][0]["message"]["reasoning_content"] = "Hm."
+        answer["usage"]["completion_tokens_details"] = {"reasoning_tokens": 1}
+        await request.answer(json.dumps(answer).encode())
+
+    server.behaviours["think"] = think
+    submit_valid([line(0, messages=[{"role": "user", "content": "misbehave think"}])])
+    assert post.run_next()
+    body = post.bodies()["c0"]
+    assert body["choices"][0]["message"]["reasoning_content"] == "Hm."
+    assert body["usage"]["completion_tokens_details"] == {"reasoning_tokens": 1}
+    assert body["system_fingerprint"] == "fp"
+
+
+def test_a_need_that_the_engine_does_not_meet_is_refused_by_name(
+    post: Post, submit_valid: SubmitLines, line: MakeLine
+) -> None:
+    submit_valid([line(0), line(1, bad_words=["x"])])
+    post.open(dialect=OLLAMA)
+    assert post.run_next()
+    error = post.bodies()["c1"]["error"]
+    assert (error["param"], error["code"]) == ("bad_words", "unsupported_parameter")
+    assert post.results()["c0"]["response"]["status_code"] == 200
+
+
+def test_a_prompt_that_is_too_long_is_refused_before_it_is_asked_where_the_tokenizer_is_known(
+    post: Post, server: FakeServer, submit_valid: SubmitLines, line: MakeLine, tokenizer: Any
+) -> None:
+    long = [{"role": "user", "content": "many words " * 400}]
+    submit_valid([line(0), line(1, messages=long)])
+    post.open(sizes=TokenSizes(tokenizer, max_model_len=256))
+    assert post.run_next()
+    assert post.bodies()["c1"]["error"]["code"] == "context_length_exceeded"
+    assert list(server.num_asked) == ["Hello 0"]
+
+
+def test_a_line_without_a_limit_may_fill_the_context_and_no_more(
+    post: Post, server: FakeServer, submit_valid: SubmitLines, line: MakeLine, tokenizer: Any
+) -> None:
+    submit_valid([line(0, max_tokens=None)])
+    sizes = TokenSizes(tokenizer, max_model_len=256)
+    post.open(sizes=sizes)
+    assert post.run_next()
+    assert 200 < server.bodies["Hello 0"]["max_tokens"] < 256
+
+
+def test_cancelling_a_batch_closes_the_connections_of_its_lines(
+    post: Post, server: FakeServer, submit_valid: SubmitLines, line: MakeLine, tenant: Tenant
+) -> None:
+    hanging = [{"role": "user", "content": f"misbehave hang {10**6 + number}"} for number in range(3)]
+    batch_id = submit_valid([line(number, messages=[message]) for number, message in enumerate(hanging)])
+    post.open(patience=Patience())
+    thread = post.begin_next()
+    server.wait_for(lambda: server.num_computing == 3)
+    with post.maker.begin() as session:
+        lifecycle.cancel_batch(session, tenant.id, batch_id)
+    thread.join(20)
+    server.wait_for(lambda: server.num_computing == 0)
+    assert post.rows("SELECT state FROM chunk") == [("withdrawn",)]
+    assert post.billed() == (0, 0)
+
+
+def test_a_drain_gives_lines_back_and_closes_their_connections(
+    post: Post, server: FakeServer, submit_valid: SubmitLines, line: MakeLine
+) -> None:
+    submit_valid([line(0), line(1, messages=[{"role": "user", "content": "misbehave hang"}])])
+    post.open(patience=Patience())
+    thread = post.begin_next()
+    server.wait_for(lambda: server.num_asked["misbehave hang"] == 1 and server.num_computing == 1)
+    post.drain.begin(0)
+    thread.join(20)
+    server.wait_for(lambda: server.num_computing == 0)
+    assert post.rows("SELECT state, losses FROM chunk") == [("ready", 0)]
+    assert post.rows("SELECT line_no::int FROM result") == [(0,)]
+
+
+def test_the_key_is_sent_as_a_header_and_shown_nowhere(
+    post: Post, server: FakeServer, submit_valid: SubmitLines, line: MakeLine, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG")
+    submit_valid([line(0), line(1, messages=[{"role": "user", "content": "misbehave 401"}])])
+    post.open(key="sk-not-shown")
+    assert not post.run_next()
+    assert server.headers["authorization"] == "Bearer sk-not-shown"
+    assert "sk-not-shown" not in caplog.text
+    dumped = post.rows("SELECT convert_from(line, 'UTF8') FROM result") + post.rows("SELECT chunk::text FROM chunk")
+    assert "sk-not-shown" not in str(dumped)

@@ -1,0 +1,270 @@
+"""What a server did and what became of the line, one row each; the lines beside it are answered."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import pytest
+
+from tests.workers.remote.builders import QUICK
+from tests.workers.remote.fake_server import FakeServer
+from tests.workers.remote.misbehaviours import MISBEHAVIOURS
+from workers.remote import caller as calling
+from workers.remote import exchange as exchanging
+from workers.remote.caller import MAX_ATTEMPTS, Call, Caller, Outcome
+from workers.remote.checks import chat_check
+from workers.remote.dialects import VLLM
+from workers.remote.exchange import Address, Patience
+from workers.remote.identity import Identity
+from workers.remote.pace import Pace
+from workers.remote.reading import Expected
+from workers.remote.verdicts import Answered, Away, Refused, Spoilt, Verdict
+
+PLAIN = Expected(is_chat=True, num_choices=1, answers_as="served", most_prompt_tokens=100, most_completion_tokens=4)
+
+
+@dataclass(slots=True)
+class Desk:
+    """Asks a server for lines and waits for their outcomes."""
+
+    server: FakeServer
+    caller: Caller
+    outcomes: dict[str, Outcome] = field(default_factory=dict)
+    _changed: threading.Condition = field(default_factory=threading.Condition)
+
+    def ask(self, *texts: str, seconds_left: float = 3600.0, **expected: Any) -> None:
+        for number, text in enumerate(texts):
+            body: dict[str, Any] = {"model": "served", "messages": [{"role": "user", "content": text}]}
+            if expected.get("has_logprobs"):
+                body["logprobs"] = True
+            known = replace(PLAIN, **expected)
+            call = Call(
+                path="chat/completions",
+                body=body,
+                expected=known,
+                order=(1, 0, text, number),
+                seconds_left=seconds_left,
+            )
+            self.caller.submit(text, call, partial(self._note, text))
+
+    def _note(self, text: str, outcome: Outcome) -> None:
+        with self._changed:
+            self.outcomes[text] = outcome
+            self._changed.notify_all()
+
+    def wait(self, num: int) -> None:
+        with self._changed:
+            assert self._changed.wait_for(lambda: len(self.outcomes) >= num, timeout=60), self.outcomes
+
+    def verdict_of(self, text: str, **options: Any) -> Verdict:
+        self.ask(text, **options)
+        self.wait(1)
+        return self.outcomes[text].verdict
+
+
+@pytest.fixture
+def patience() -> Patience:
+    return QUICK
+
+
+@pytest.fixture
+def num_seats() -> int:
+    return 8
+
+
+@pytest.fixture
+def desk(server: FakeServer, patience: Patience, num_seats: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
+    monkeypatch.setattr(calling, "_FIRST_COOL_DOWN_SECONDS", 0.02)
+    monkeypatch.setattr(exchanging, "MAX_ANSWER_BYTES", 2**22)
+    identity = Identity(dialect=VLLM, version=None, model="served")
+    caller = Caller(
+        Address(url=server.url), Pace(start=num_seats, most=num_seats), chat_check(identity), patience=patience
+    )
+    caller.start()
+    yield Desk(server, caller)
+    caller.close()
+
+
+FAILS = [
+    *(
+        "html",
+        "nothing",
+        "list",
+        "half",
+        "utf8",
+        "gzip",
+        "hang",
+        "stall",
+        "endless",
+        "gigabyte",
+        "slow",
+        "cut",
+        "dropped",
+    ),
+    *("other-line", "other-model", "few-choices", "many-choices", "misnumbered", "no-message", "no-text", "bad-call"),
+    *("bad-calls", "unknown-end", "no-end", "nan", "500"),
+]
+"""The line is asked again, and then fails alone."""
+REFUSED = {"400": "refused_by_engine", "422": "refused_by_engine", "error-in-200": "refused_by_engine"}
+"""The line has the server's error as its result."""
+UNCOUNTED = ["no-usage", "negative-usage", "huge-usage", "huge-prompt", "float-usage"]
+"""The line is answered; the server's counts are not used."""
+AWAY = ["401", "404", "redirect"]
+"""The line is given back: no line would be answered."""
+LATER = ["429", "429-soon", "429-negative", "503", "busy-in-200", "html", "500", "cut", "dropped", "other-line", "nan"]
+"""The line is answered once the server behaves."""
+
+
+def test_every_misbehaviour_has_a_row() -> None:
+    rows = {*FAILS, *REFUSED, *UNCOUNTED, *AWAY, *LATER, "429-year", "null-logprob", "well-soon"}
+    assert rows == set(MISBEHAVIOURS)
+
+
+@pytest.mark.parametrize("name", FAILS)
+def test_an_unusable_answer_fails_its_line_alone(name: str, desk: Desk, server: FakeServer) -> None:
+    line, others = f"misbehave {name}", [f"Hello {number}" for number in range(3)]
+    desk.ask(line, *others)
+    desk.wait(4)
+    assert isinstance(desk.outcomes[line].verdict, Spoilt)
+    assert all(isinstance(desk.outcomes[other].verdict, Answered) for other in others)
+    assert server.num_asked[line] == MAX_ATTEMPTS
+    assert [server.num_asked[other] for other in others] == [1, 1, 1]
+
+
+@pytest.mark.parametrize(("name", "code"), REFUSED.items())
+def test_a_refusal_is_the_line_s_result(name: str, code: str, desk: Desk, server: FakeServer) -> None:
+    verdict = desk.verdict_of(f"misbehave {name}")
+    assert isinstance(verdict, Refused)
+    assert (verdict.status_code, verdict.code) == (400, code)
+    assert server.num_asked[f"misbehave {name}"] == 1
+
+
+@pytest.mark.parametrize("name", UNCOUNTED)
+def test_an_answer_whose_counts_cannot_be_true_is_kept_without_them(name: str, desk: Desk) -> None:
+    verdict = desk.verdict_of(f"misbehave {name}")
+    assert isinstance(verdict, Answered)
+    assert verdict.counts is None
+
+
+@pytest.mark.parametrize("name", AWAY)
+def test_a_server_that_answers_no_line_fails_none(name: str, desk: Desk, server: FakeServer) -> None:
+    server.behaviours["check"] = server.behaviours[name]
+    desk.caller._check.body["messages"] = [{"role": "user", "content": "misbehave check"}]
+    verdict = desk.verdict_of(f"misbehave {name}")
+    assert isinstance(verdict, Away)
+    assert desk.caller.away_reason is not None
+    server.behaviours["check"] = server.behaviours["no-usage"]
+    wait_until(lambda: desk.caller.away_reason is None)
+
+
+@pytest.mark.parametrize("name", LATER)
+def test_a_line_is_answered_once_the_server_behaves(name: str, desk: Desk, server: FakeServer) -> None:
+    line = f"misbehave {name} 2"
+    assert isinstance(desk.verdict_of(line), Answered)
+    assert server.num_asked[line] == 3
+
+
+def test_log_probabilities_that_are_missing_spoil_an_answer_only_where_they_are_asked_for(desk: Desk) -> None:
+    desk.ask("misbehave null-logprob 9")
+    desk.wait(1)
+    assert isinstance(desk.outcomes["misbehave null-logprob 9"].verdict, Answered)
+    desk.ask("misbehave null-logprob", has_logprobs=True)
+    desk.wait(2)
+    assert isinstance(desk.outcomes["misbehave null-logprob"].verdict, Spoilt)
+
+
+def test_a_sick_server_fails_no_line(desk: Desk, server: FakeServer) -> None:
+    server.is_sick = True
+    assert isinstance(desk.verdict_of("Hello"), Away)
+    server.is_sick = False
+    wait_until(lambda: desk.caller.away_reason is None)
+    desk.ask("Hello again")
+    desk.wait(2)
+    assert isinstance(desk.outcomes["Hello again"].verdict, Answered)
+
+
+def test_a_server_that_is_gone_for_a_moment_costs_no_line(desk: Desk, server: FakeServer) -> None:
+    server.stop_listening()
+    desk.ask(*(f"Hello {number}" for number in range(3)))
+    wait_until(lambda: desk.caller._away is not None)
+    server.listen_again()
+    desk.wait(3)
+    assert all(isinstance(outcome.verdict, Answered) for outcome in desk.outcomes.values())
+
+
+def test_a_pause_of_a_year_gives_the_line_back_and_the_server_is_asked_in_the_line_s_time(desk: Desk) -> None:
+    verdict = desk.verdict_of("misbehave 429-year", seconds_left=4.0)
+    assert isinstance(verdict, Away)
+    assert "asks for 2 s" in verdict.reason, "half of the time that is left"
+    assert desk.caller.away_reason is not None
+
+
+def test_a_server_that_is_always_busy_for_one_line_fails_it(
+    desk: Desk, server: FakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calling, "MAX_BUSY", 2)
+    desk.ask("misbehave 503")
+    for number in range(12):
+        desk.ask(f"Hello {number}")
+        desk.wait(number + 1)
+    wait_until(lambda: "misbehave 503" in desk.outcomes)
+    assert isinstance(desk.outcomes["misbehave 503"].verdict, Spoilt)
+
+
+def test_what_was_paid_for_answers_that_were_thrown_away_is_told(desk: Desk) -> None:
+    line = "misbehave other-model 2"
+    desk.ask(line)
+    desk.wait(1)
+    outcome = desk.outcomes[line]
+    assert [counts.completion_tokens for counts in outcome.wasted] == [2, 2]
+
+
+@pytest.mark.parametrize("num_seats", [1])
+def test_lines_that_share_a_prefix_are_asked_one_after_the_other(desk: Desk, server: FakeServer) -> None:
+    gate = threading.Event()
+
+    async def wait(request: Any) -> None:
+        while not gate.is_set():
+            await asyncio.sleep(0.01)
+        await server.behaviours["no-usage"](request)
+
+    server.behaviours["wait"] = wait
+    desk.ask("misbehave wait")
+    server.wait_for(lambda: server.num_asked["misbehave wait"] == 1)
+    desk.ask("Preface. 1", "Another. 2", "Preface. 3", "Another. 4")
+    wait_until(lambda: desk.caller.num_waiting == 4)
+    gate.set()
+    desk.wait(5)
+    assert server.order[1:] == ["Another. 2", "Another. 4", "Preface. 1", "Preface. 3"]
+
+
+def test_cancelled_calls_close_their_connections(server: FakeServer, desk: Desk) -> None:
+    desk.ask("misbehave hang 5")
+    server.wait_for(lambda: server.num_computing == 1)
+    desk.caller.cancel(["misbehave hang 5"])
+    server.wait_for(lambda: server.num_computing == 0)
+    assert desk.outcomes == {}
+
+
+def test_proxies_of_the_environment_are_ignored(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    other = Caller(desk.caller._address, Pace(start=1, most=1), desk.caller._check, patience=QUICK)
+    other.start()
+    desk.caller, kept = other, desk.caller
+    assert isinstance(desk.verdict_of("Hello"), Answered)
+    other.close()
+    desk.caller = kept
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    for _ in range(1200):
+        if condition():
+            return
+        threading.Event().wait(0.05)
+    raise AssertionError("it never became true")

@@ -1,0 +1,101 @@
+"""Turns a server's answer into the result of a line: our id and model name, checked counts, the engine's name. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from jobs.lines.responses import Usage
+from workers.remote.sizes import Size, Sizes
+from workers.remote.verdicts import Answered, Counts
+
+_OURS = frozenset({"id", "object", "created", "model", "usage", "choices"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engine:
+    """What answered, as results and the fleet name it."""
+
+    kind: str
+    version: str | None
+
+    def wire(self) -> dict[str, Any]:
+        return {"name": self.kind, "version": self.version}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Billed:
+    """Tokens that a line is billed for."""
+
+    usage: Usage
+    is_ours: bool
+    """Whether we counted them, as the server's counts were missing or cannot be true."""
+
+
+def billed(answer: Answered, size: Size, sizes: Sizes) -> Billed | None:
+    """Return the tokens to bill: the server's, or our own count. None where nobody has counted.
+
+    Never more than the line's bounds: what is above them is not a possible count.
+    """
+    if answer.counts is not None:
+        return Billed(usage=_usage(answer.counts), is_ours=False)
+    if not size.is_exact:
+        return None
+    counted = [sizes.count(text) for choice in answer.body["choices"] for text in _texts(choice)]
+    tokens = sum(one for one in counted if one is not None)
+    own = Counts(prompt_tokens=size.num_prompt_tokens, completion_tokens=min(tokens, size.most_output_tokens))
+    return Billed(usage=_usage(own), is_ours=True)
+
+
+def _usage(counts: Counts) -> Usage:
+    return Usage(
+        prompt_tokens=counts.prompt_tokens,
+        completion_tokens=counts.completion_tokens,
+        cached_tokens=counts.cached_tokens,
+    )
+
+
+def _texts(choice: Mapping[str, Any]) -> list[str]:
+    """Return everything that a choice's tokens made: its text, its thoughts, the arguments of its calls."""
+    message = choice.get("message")
+    if not isinstance(message, dict):
+        return [choice["text"]]
+    texts = [message.get(name) for name in ("content", "reasoning_content", "reasoning")]
+    calls = message.get("tool_calls") or []
+    texts += [call["function"][name] for call in calls for name in ("name", "arguments")]
+    return [text for text in texts if isinstance(text, str)]
+
+
+def body_of(
+    answer: Answered,
+    billed: Billed,
+    *,
+    response_id: str,
+    is_chat: bool,
+    created: int,
+    model: str,
+    engine: Engine,
+    context: Mapping[str, Any] | None,
+) -> dict[str, Any]:
+    """Return the body of a result. What else the server gives is passed on: thoughts, fingerprints, its own fields."""
+    given = {name: value for name, value in answer.body.items() if name not in _OURS}
+    return {
+        "id": response_id,
+        "object": "chat.completion" if is_chat else "text_completion",
+        "created": created,
+        "model": model,
+        "choices": answer.body["choices"],
+        "usage": _shown_usage(answer, billed),
+        **given,
+        "engine": engine.wire(),
+        **({} if context is None else {"context": context}),
+    }
+
+
+def _shown_usage(answer: Answered, billed: Billed) -> dict[str, Any]:
+    usage = billed.usage.wire()
+    if billed.is_ours:
+        return usage | {"counted_by": "tokenmill"}
+    details = answer.body["usage"].get("completion_tokens_details")
+    return usage | ({"completion_tokens_details": details} if isinstance(details, dict) else {})

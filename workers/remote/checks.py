@@ -1,0 +1,86 @@
+"""The check request: one token of a plain prompt, which any server that can answer lines answers."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+from jobs.errors import InputError, ServiceError
+from workers.remote.caller import Call
+from workers.remote.exchange import Address, Patience, exchange, open_client
+from workers.remote.identity import Identity
+from workers.remote.reading import Expected
+from workers.remote.verdicts import Answered, Busy, Refused, Verdict
+
+_PROMPT = "Say ok."
+_MOST_PROMPT_TOKENS = 4096
+"""Of this prompt in any chat template: what is above is not a count."""
+_SECONDS = 120.0
+"""For its answer: a server may load a model first."""
+_FIRST = (-1, 0, "", 0)
+
+
+def chat_check(identity: Identity) -> Call:
+    """Return the check of a server with a chat template."""
+    body = {"model": identity.model, "messages": [{"role": "user", "content": _PROMPT}], "temperature": 0.0}
+    return _check("chat/completions", body | {identity.dialect.token_limit: 1}, is_chat=True)
+
+
+def completion_check(identity: Identity) -> Call:
+    """Return the check of a server without one."""
+    body = {"model": identity.model, "prompt": _PROMPT, "temperature": 0.0, "max_tokens": 1}
+    return _check("completions", body, is_chat=False)
+
+
+def _check(path: str, body: dict[str, object], *, is_chat: bool) -> Call:
+    expected = Expected(
+        is_chat=is_chat,
+        num_choices=1,
+        most_prompt_tokens=_MOST_PROMPT_TOKENS,
+        most_completion_tokens=16,
+    )
+    return Call(path=path, body=body, expected=expected, order=_FIRST, seconds_left=_SECONDS)
+
+
+def first_check(address: Address, identity: Identity, *, has_tokenizer: bool) -> tuple[Call, str]:
+    """Ask a server once; return the check that it answers, and the model's name in its answers.
+
+    Raise ServiceError if it gives no answer, InputError if it refuses even this, or if nobody can count its tokens.
+    """
+    verdict: Verdict | None = None
+    for check in (chat_check(identity), completion_check(identity)):
+        verdict = ask(address, check)
+        if isinstance(verdict, Answered):
+            return _confirmed(check, verdict, has_tokenizer=has_tokenizer)
+        if not isinstance(verdict, Refused):
+            break
+    if isinstance(verdict, Refused):
+        raise InputError(f"the server at {address.url} refuses even a plain request: {verdict.message}")
+    raise ServiceError(f"the server at {address.url} does not answer a plain request: {getattr(verdict, 'reason', '')}")
+
+
+def _confirmed(check: Call, answer: Answered, *, has_tokenizer: bool) -> tuple[Call, str]:
+    if answer.counts is None and not has_tokenizer:
+        raise InputError(
+            "the server's answers have no `usage`, so their tokens cannot be billed. Give the model's tokenizer with "
+            "--tokenizer DIR."
+        )
+    name = str(answer.body.get("model"))
+    return replace(check, expected=replace(check.expected, answers_as=name)), name
+
+
+def ask(address: Address, call: Call) -> Verdict:
+    """Ask once on a connection of its own; a busy server is asked again in a moment, a few times."""
+    return asyncio.run(_ask(address, call))
+
+
+async def _ask(address: Address, call: Call) -> Verdict:
+    patience = Patience(answer_seconds=_SECONDS)
+    async with open_client(address, patience=patience) as client:
+        verdict = await exchange(client, call.path, call.body, expected=call.expected, patience=patience)
+        for pause_seconds in (0.5, 1.0, 2.0):
+            if not isinstance(verdict, Busy):
+                break
+            await asyncio.sleep(pause_seconds)
+            verdict = await exchange(client, call.path, call.body, expected=call.expected, patience=patience)
+        return verdict

@@ -1,0 +1,170 @@
+"""Reads a server's 200: is it an answer, is it complete, and is it of the line that was asked? Pure."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, TypeGuard
+
+import orjson
+
+from workers.remote.statuses import verdict_of_status
+from workers.remote.verdicts import Answered, Counts, Spoilt, Verdict
+
+REQUEST_ID = re.compile(r"tokenmill-[0-9a-f]{32}")
+"""The form of the ids that are sent as X-Request-Id."""
+
+_ENDS = frozenset({"stop", "length", "tool_calls", "content_filter"})
+_NO_ERROR: Mapping[str, str] = {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expected:
+    """What an answer must be."""
+
+    is_chat: bool
+    num_choices: int
+    has_logprobs: bool = False
+    answers_as: str | None = None
+    """The name under which the server answered when it was probed; None: not known yet."""
+    most_prompt_tokens: int
+    most_completion_tokens: int
+
+
+class _NotAnAnswer(Exception):
+    """Why not, as the end of a sentence that begins with "the server's answer"."""
+
+
+def verdict_of_answer(content: bytes, expected: Expected, *, request_id: str, now: datetime) -> Verdict:
+    """Return what a body means that came with status 200 to the request of this id."""
+    try:
+        body = _object(content)
+    except _NotAnAnswer as reason:
+        return Spoilt(reason=f"the server's answer {reason}")
+    if "error" in body and "choices" not in body:
+        return _error_in_200(body["error"], content, now=now)
+    counts = counts_of(body.get("usage"), expected)
+    try:
+        _check_origin(body, expected, request_id=request_id)
+        choices = _choices(body, expected)
+    except _NotAnAnswer as reason:
+        return Spoilt(reason=f"the server's answer {reason}", paid=counts)
+    return Answered(body=body | {"choices": choices}, counts=counts)
+
+
+def _object(content: bytes) -> dict[str, Any]:
+    try:
+        body = orjson.loads(content)  # which takes neither NaN nor what is not UTF-8
+    except orjson.JSONDecodeError as error:
+        raise _NotAnAnswer(f"is no JSON ({len(content):,} bytes): {error.msg}") from None
+    if not isinstance(body, dict):
+        raise _NotAnAnswer("is no JSON object")
+    return body
+
+
+def _error_in_200(error: Any, content: bytes, *, now: datetime) -> Verdict:
+    """Gateways answer 200 and put the status into the body."""
+    code = error.get("code") if isinstance(error, dict) else None
+    status = code if isinstance(code, int) and 400 <= code < 600 else 500
+    return verdict_of_status(status, _NO_ERROR, content, now=now)
+
+
+def _check_origin(body: Mapping[str, Any], expected: Expected, *, request_id: str) -> None:
+    """Check that the answer belongs to this request, where the server repeats its id, and to the model that was asked.
+
+    A connection carries one request at a time and is closed after any failure, so this is a second guard.
+    """
+    echoed = REQUEST_ID.search(str(body.get("id", "")))
+    if echoed is not None and echoed[0] != request_id:
+        raise _NotAnAnswer("has the id of another line")
+    if expected.answers_as is not None and body.get("model") != expected.answers_as:
+        raise _NotAnAnswer(f"is of the model {str(body.get('model'))[:80]!r}, not of {expected.answers_as!r}")
+
+
+def _choices(body: Mapping[str, Any], expected: Expected) -> list[dict[str, Any]]:
+    choices = body.get("choices")
+    if not isinstance(choices, list) or not all(isinstance(choice, dict) for choice in choices):
+        raise _NotAnAnswer("has no list of choices")
+    if len(choices) != expected.num_choices:
+        raise _NotAnAnswer(f"has {len(choices)} choices instead of {expected.num_choices}")
+    indexes = [choice.get("index") for choice in choices]
+    if sorted(indexes, key=str) != sorted(range(len(choices)), key=str):
+        raise _NotAnAnswer("does not number its choices")
+    ordered = sorted(choices, key=lambda choice: int(choice["index"]))
+    return [_choice(choice, expected) for choice in ordered]
+
+
+def _choice(choice: Mapping[str, Any], expected: Expected) -> dict[str, Any]:
+    reason = choice.get("finish_reason")
+    if reason not in _ENDS:
+        raise _NotAnAnswer(f"has the finish_reason {str(reason)[:40]!r}")
+    if expected.has_logprobs and not _are_logprobs(choice.get("logprobs"), is_chat=expected.is_chat):
+        raise _NotAnAnswer("lacks log-probabilities that are numbers")
+    return {**choice, **(_with_message(choice) if expected.is_chat else _with_text(choice))}
+
+
+def _with_message(choice: Mapping[str, Any]) -> dict[str, Any]:
+    message = choice.get("message")
+    if not isinstance(message, dict):
+        raise _NotAnAnswer("has a choice without a message")
+    content, calls = message.get("content"), message.get("tool_calls")
+    if not isinstance(content, str | None):
+        raise _NotAnAnswer("has a message whose content is no text")
+    if calls and not (isinstance(calls, list) and all(map(_is_call, calls))):
+        raise _NotAnAnswer("has a tool call without a name or arguments")
+    return {"message": {**message, "role": "assistant", "content": content if calls else content or ""}}
+
+
+def _is_call(call: Any) -> bool:
+    function = call.get("function") if isinstance(call, dict) else None
+    return isinstance(function, dict) and all(isinstance(function.get(key), str) for key in ("name", "arguments"))
+
+
+def _with_text(choice: Mapping[str, Any]) -> dict[str, Any]:
+    if not isinstance(choice.get("text"), str):
+        raise _NotAnAnswer("has a choice without a text")
+    return {"text": choice["text"]}
+
+
+def _are_logprobs(logprobs: Any, *, is_chat: bool) -> bool:
+    """Return whether there is one for each token; the first token of an echoed prompt has none."""
+    if not isinstance(logprobs, dict):
+        return False
+    if is_chat:
+        tokens = logprobs.get("content")
+        return isinstance(tokens, list) and all(map(_is_scored, tokens))
+    values = logprobs.get("token_logprobs")
+    return isinstance(values, list) and all(map(_is_number, values[1 if values[:1] == [None] else 0 :]))
+
+
+def _is_scored(token: Any) -> bool:
+    return isinstance(token, dict) and _is_number(token.get("logprob"))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def counts_of(usage: Any, expected: Expected) -> Counts | None:
+    """Return the server's counts; None where one is missing or cannot be true: negative, or above the line's bounds."""
+    if not isinstance(usage, dict):
+        return None
+    prompt, completion = usage.get("prompt_tokens"), usage.get("completion_tokens")
+    if not _is_within(prompt, 1, expected.most_prompt_tokens):
+        return None
+    if not _is_within(completion, 0, expected.most_completion_tokens):
+        return None
+    details = usage.get("prompt_tokens_details")
+    cached = details.get("cached_tokens") if isinstance(details, dict) else None
+    return Counts(
+        prompt_tokens=prompt,
+        completion_tokens=completion,
+        cached_tokens=cached if _is_within(cached, 0, prompt) else 0,
+    )
+
+
+def _is_within(value: Any, low: int, high: int) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high

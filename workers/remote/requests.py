@@ -1,0 +1,118 @@
+"""Writes the request to a server from a parsed line, in the server's dialect. Pure.
+
+Only what the line asks for is sent, and what switches off a default of the server's own. A need that the server does
+not meet is refused by name.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from jobs.lines.bodies import ChatRequest, CompletionRequest
+from jobs.lines.body_checks import BodyError
+from jobs.lines.body_structure import Structure
+from jobs.lines.body_tools import Choice, ToolUse
+from jobs.lines.needs import Need, needs_of
+from jobs.lines.sampling import Sampling
+from workers.remote.dialects import Dialect
+
+Request = ChatRequest | CompletionRequest
+
+_LISTS = frozenset({"stop", "bad_words", "stop_token_ids", "allowed_token_ids"})
+
+
+def require_needs(request: Request, met: Need, *, engine: str) -> None:
+    """Raise BodyError naming what a line needs and the engine does not offer."""
+    missing = (needs_of(request) & ~met).names()
+    if missing:
+        message = (
+            f"{missing[0]} is not offered by the engine that serves this model ({engine}); remove it, or have the "
+            "model served by an engine that offers it"
+        )
+        raise BodyError(missing[0], message, code="unsupported_parameter")
+
+
+def body_of(
+    request: Request, dialect: Dialect, *, model: str, seed: int | None, max_tokens: int | None
+) -> dict[str, Any]:
+    """Return the body to send; `seed` and `max_tokens` are sent unless None."""
+    body: dict[str, Any] = {"model": model, "stream": False, **dialect.neutral}
+    if isinstance(request, ChatRequest):
+        body |= {"messages": [dict(message) for message in request.messages]}
+        body |= {} if request.tool_use is None else _tools(request.tool_use)
+        body |= _chat_logprobs(request.sampling)
+    else:
+        body |= {"prompt": _prompt(request.prompts)}
+        body |= {"echo": True} if request.echo else {}
+        body |= {} if request.sampling.logprobs is None else {"logprobs": request.sampling.logprobs}
+    body |= _sampling(request.sampling, dialect)
+    if request.structure is not None:
+        body |= _structure(request.structure, dialect)
+    if seed is not None:
+        body["seed"] = seed
+    if max_tokens is not None:
+        body[dialect.token_limit if isinstance(request, ChatRequest) else "max_tokens"] = max_tokens
+    return body
+
+
+def _prompt(prompts: Sequence[str | tuple[int, ...]]) -> Any:
+    """Return one prompt as itself: some servers take no lists."""
+    return prompts[0] if len(prompts) == 1 else list(prompts)
+
+
+def _sampling(sampling: Sampling, dialect: Dialect) -> dict[str, Any]:
+    body: dict[str, Any] = {"temperature": sampling.temperature, "top_p": sampling.top_p}
+    for name, default in (("n", 1), ("presence_penalty", 0.0), ("frequency_penalty", 0.0), ("stop", ())):
+        if (value := getattr(sampling, name)) != default:
+            body[name] = list(value) if name in _LISTS else value
+    if sampling.logit_bias:
+        body["logit_bias"] = {str(token_id): bias for token_id, bias in sampling.logit_bias}
+    defaults = Sampling()
+    for name, own_name in dialect.names.items():
+        if (value := getattr(sampling, name)) != getattr(defaults, name):
+            body[own_name] = list(value) if name in _LISTS else value
+    return body
+
+
+def _chat_logprobs(sampling: Sampling) -> dict[str, Any]:
+    return {} if sampling.logprobs is None else {"logprobs": True, "top_logprobs": sampling.logprobs}
+
+
+def _tools(tool_use: ToolUse) -> dict[str, Any]:
+    body: dict[str, Any] = {"tools": [dict(tool) for tool in tool_use.offered]}
+    if tool_use.callable is not tool_use.offered:  # one of them, which leaves no parallel calls
+        name = tool_use.callable[0]["function"]["name"]
+        return body | {"tool_choice": {"type": "function", "function": {"name": name}}}
+    if tool_use.choice is Choice.REQUIRED:
+        body["tool_choice"] = "required"
+    return body if tool_use.is_parallel else body | {"parallel_tool_calls": False}
+
+
+def _structure(structure: Structure, dialect: Dialect) -> dict[str, Any]:
+    fields = structure.fields
+    if "json_object" in fields:
+        return {"response_format": {"type": "json_object"}}
+    if "json" in fields and fields.get("any_whitespace", True):
+        return {"response_format": _schema_format(structure, dialect)}
+    assert dialect.has_structured_outputs, "its needs are not met"
+    return {"structured_outputs": _structured_outputs(fields)}
+
+
+def _schema_format(structure: Structure, dialect: Dialect) -> dict[str, Any]:
+    value = structure.fields["json"]
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError as error:
+            raise BodyError(structure.param, f"{structure.param} is not valid JSON: {error}") from None
+    if dialect.puts_schema_into_json_object:
+        return {"type": "json_object", "schema": value}
+    return {"type": "json_schema", "json_schema": {"name": "answer", "schema": value, "strict": True}}
+
+
+def _structured_outputs(fields: Mapping[str, Any]) -> dict[str, Any]:
+    kinds = {name: fields[name] for name in ("json", "regex", "choice", "grammar") if name in fields}
+    kinds = {name: list(value) if name == "choice" else value for name, value in kinds.items()}
+    return kinds if fields.get("any_whitespace", True) else kinds | {"disable_any_whitespace": True}

@@ -1,0 +1,121 @@
+"""How many tokens a line has: exactly with the model's tokenizer, otherwise at most, from its bytes."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+import orjson
+
+from jobs.lines.bodies import ChatRequest
+from workers.chat_template import ChatTemplate, for_template
+from workers.prompt_lengths import PromptLengths, Unwanted
+from workers.remote.requests import Request
+from workers.text_encoder import TextEncoder
+
+TEMPLATE_TOKENS = 512
+"""What a chat template may add to a conversation: a system prompt of its own, the description of tools. Qwen3 adds 25
+and with tools 160, gpt-oss 75 (their templates, November 2026)."""
+
+SPECIAL_TOKENS = 8
+"""What a tokenizer may add around a text."""
+
+Room = Callable[[], AbstractContextManager[None]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """Tokens of a line."""
+
+    num_prompt_tokens: int
+    """Of all its prompts: exact, or a bound."""
+    most_output_tokens: int
+    prompts: tuple[array[int], ...] | None = None
+    """None without a tokenizer."""
+
+    @property
+    def is_exact(self) -> bool:
+        return self.prompts is not None
+
+
+class Sizes(Protocol):
+    def of(self, request: Request, *, is_wanted: Callable[[], bool], room: Room) -> Size:
+        """Return a line's size. Raise BodyError if it is too long for the context, Unwanted once it is not wanted."""
+
+    def count(self, text: str) -> int | None:
+        """Return the tokens of an answer's text; None where nobody here can count them."""
+
+
+class ByteSizes:
+    """Upper bounds: a token has at least one byte, and no prompt that is longer than the context is answered."""
+
+    def __init__(self, *, max_model_len: int) -> None:
+        self._max_model_len = max_model_len
+
+    def of(self, request: Request, *, is_wanted: Callable[[], bool], room: Room) -> Size:
+        if not is_wanted():
+            raise Unwanted
+        bounds = [min(bound, self._max_model_len) for bound in _bounds(request)]
+        max_tokens = request.sampling.max_tokens
+        most = self._max_model_len if max_tokens is None else max_tokens
+        return Size(num_prompt_tokens=sum(bounds), most_output_tokens=request.sampling.n * len(bounds) * most)
+
+    def count(self, text: str) -> int | None:
+        return None
+
+
+def _bounds(request: Request) -> list[int]:
+    if isinstance(request, ChatRequest):
+        tools = [] if request.tool_use is None else [dict(tool) for tool in request.tool_use.offered]
+        conversation = [dict(message) for message in request.messages]
+        return [len(orjson.dumps([conversation, tools])) + TEMPLATE_TOKENS]
+    return [
+        len(prompt.encode()) + SPECIAL_TOKENS if isinstance(prompt, str) else len(prompt) for prompt in request.prompts
+    ]
+
+
+class TokenSizes:
+    """Exact sizes, by the model's tokenizer and chat template."""
+
+    def __init__(self, tokenizer: Any, *, max_model_len: int) -> None:
+        self._encoder = TextEncoder(tokenizer)
+        self._template = ChatTemplate(tokenizer)
+        self._lengths = PromptLengths(tokenizer, max_model_len=max_model_len)
+        self._max_model_len = max_model_len
+
+    def of(self, request: Request, *, is_wanted: Callable[[], bool], room: Room) -> Size:
+        param = "messages" if isinstance(request, ChatRequest) else "prompt"
+        check = partial(self._lengths.check_text, param=param, is_wanted=is_wanted)
+        with room():
+            prompts = self._prompts(request, check)
+        max_tokens = request.sampling.max_tokens
+        self._lengths.check(prompts, max_tokens, param=param)
+        most = (self._max_model_len - len(prompt) if max_tokens is None else max_tokens for prompt in prompts)
+        return Size(
+            num_prompt_tokens=sum(map(len, prompts)),
+            most_output_tokens=request.sampling.n * sum(most),
+            prompts=prompts,
+        )
+
+    def _prompts(self, request: Request, check: Callable[[str], None]) -> tuple[array[int], ...]:
+        if isinstance(request, ChatRequest):
+            tools = None if request.tool_use is None else for_template(request.tool_use.offered)
+            return (_packed(self._template.prompt(request.messages, tools, check=check)),)
+        return tuple(self._encoded(prompt, check) for prompt in request.prompts)
+
+    def _encoded(self, prompt: str | Sequence[int], check: Callable[[str], None]) -> array[int]:
+        if not isinstance(prompt, str):
+            return _packed(prompt)
+        check(prompt)
+        return _packed(self._encoder.encode(prompt))
+
+    def count(self, text: str) -> int | None:
+        return len(self._encoder.encode(text, add_special_tokens=False))
+
+
+def _packed(token_ids: Sequence[int]) -> array[int]:
+    return array("i", token_ids)

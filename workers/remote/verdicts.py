@@ -1,0 +1,63 @@
+"""What a server's reaction means for the line that it was asked. Values only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """Tokens of one answer, as the server counted them."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answered:
+    """The answer, complete and of this line."""
+
+    body: Mapping[str, Any]
+    """As the server sent it; its choices are in order."""
+    counts: Counts | None
+    """None: the server gave none that can be true."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """The line is at fault: its result is this error."""
+
+    status_code: int
+    message: str
+    code: str
+    param: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spoilt:
+    """No usable answer, perhaps because of the line: it is asked again, and then fails alone."""
+
+    reason: str
+    paid: Counts | None = None
+    """What the server counted for the answer that is thrown away."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Busy:
+    """The server has no room at the moment: all lines wait, and no attempt is counted."""
+
+    reason: str
+    retry_after_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Away:
+    """The server answers no line as it is now: none is asked until it does."""
+
+    reason: str
+
+
+Verdict = Answered | Refused | Spoilt | Busy | Away
