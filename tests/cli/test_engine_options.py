@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from cli.models.model_server import EngineKind, ModelServer
 from cli.served_model import ServedModel
 from cli.stack import StackOptions, _worker_arguments
 from jobs.errors import InputError
+from jobs.settings import Settings
 from workers.remote.dialects import LLAMA_SERVER, OTHER
 from workers.remote.identity import Identity
 from workers.remote.keys import address_of
@@ -89,3 +92,31 @@ def test_the_context_is_the_server_s_or_a_smaller_one() -> None:
     assert _context(untold, RemoteOptions(url=URL, max_model_len=50)) == 50
     with pytest.raises(InputError, match="--max-model-len"):
         _context(untold, RemoteOptions(url=URL))
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, dict[str, Any]]]]:
+    """The mains that a worker has called, by module, with what they got."""
+    calls: list[tuple[str, dict[str, Any]]] = []
+    monkeypatch.setattr(roles, "_settings", lambda _: Settings())
+    monkeypatch.setattr(roles, "_check", lambda _: None)
+    monkeypatch.setattr("celery.signals.worker_ready.receivers", [])
+    for module in ("workers.gpu_main", "workers.remote.main"):
+        monkeypatch.setattr(f"{module}.main", lambda _, name=module, **given: calls.append((name, given)))
+    yield calls
+    gc.unfreeze()
+
+
+def test_a_worker_runs_our_engine_unless_another_is_named(started: list[tuple[str, dict[str, Any]]]) -> None:
+    roles.worker(model="m", path="p", device="cpu", max_model_len=64)
+    ((module, given),) = started
+    assert (module, given["model"], given["path"]) == ("workers.gpu_main", "m", "p")
+    assert (given["engine"]("folder").model, given["engine"]("folder").max_model_len) == ("folder", 64)
+
+
+def test_a_worker_of_a_server_gets_its_options(started: list[tuple[str, dict[str, Any]]], tmp_path: Path) -> None:
+    key_file = tmp_path / "key"
+    roles.worker(engine=EngineKind.OPENAI, url=URL, key_file=key_file, max_concurrency=3, max_model_len=64)
+    ((module, given),) = started
+    assert (module, given["model"]) == ("workers.remote.main", None)
+    assert given["options"] == RemoteOptions(url=URL, key_file=key_file, max_seats=3, max_model_len=64)
