@@ -8,6 +8,9 @@ from typing import Any
 import pytest
 import schemathesis
 from schemathesis.config import SchemathesisConfig
+from schemathesis.generation.feedback import FeedbackSources
+from schemathesis.pytest._test_builder import build_operation_test
+from schemathesis.python._constants.orchestrator import make_constants_value_source
 from schemathesis.specs.openapi.checks import negative_data_rejection, positive_data_acceptance
 from sqlalchemy.orm import Session
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -33,6 +36,8 @@ CONFIG = {"seed": 1, "generation": {"max-examples": 10, "deterministic": True, "
 SCHEMA = schemathesis.openapi.from_dict(create_app(NOWHERE).openapi(), config=SchemathesisConfig.from_dict(CONFIG))
 LATE_APP = LateApp()
 SCHEMA.app = LATE_APP
+OPERATIONS = [found.ok() for found in SCHEMA.get_all_operations()]
+FEEDBACK = FeedbackSources(constants_value_source=make_constants_value_source(SCHEMA))
 
 
 @pytest.fixture(scope="module")
@@ -95,8 +100,16 @@ def depends_on_state(case: Any, answer: Any) -> bool:
     return case.path.startswith(NIGHTLY) or error["param"] in SAID_BY_NO_SCHEMA or error["code"] == "invalid_body"
 
 
-@SCHEMA.parametrize()
-def test_every_operation_keeps_its_schema(case: Any, authorization: dict[str, str]) -> None:
+@pytest.mark.parametrize("operation", OPERATIONS, ids=[operation.label for operation in OPERATIONS])
+def test_every_operation_keeps_its_schema(operation: Any, authorization: dict[str, str]) -> None:
+    """Makes the inputs of one operation; `SCHEMA.parametrize` makes all when tests are collected, in each process."""
+    keeps_its_schema: Any = build_operation_test(
+        config=SCHEMA.config, operation=operation, test_func=check, given_kwargs={}, feedback=FEEDBACK
+    )
+    keeps_its_schema(authorization=authorization)
+
+
+def check(case: Any, authorization: dict[str, str]) -> None:
     answer = case.call(headers=authorization)
     excluded = [positive_data_acceptance, negative_data_rejection] if depends_on_state(case, answer) else []
     case.validate_response(answer, headers=authorization, excluded_checks=excluded)
