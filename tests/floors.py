@@ -92,7 +92,7 @@ FLOORS = {
         ["__init__"],
     ],
     "engine.loop": [
-        ["batch", "intake", "step_loop", "work"],
+        ["batch", "continuing", "intake", "step_loop", "work"],
         ["pending", "warm_up"],
         ["recorder", "runner"],
         ["compute"],

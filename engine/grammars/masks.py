@@ -63,6 +63,8 @@ class MaskWriter:
 
     def write(self, plan: StepPlan) -> RowMasks | None:
         """Return the masks of the plan's sampled rows, None if no sequence has a grammar; record how long they took."""
+        if all(sequence.matcher is None for sequence in plan.sequences):
+            return None
         requests: dict[Sequence, _Wanted] = {}
         early: list[tuple[int, frozenset[int]]] = []
         rows: list[int] = []

@@ -63,23 +63,27 @@ def forced_drafts(sequence: Sequence) -> list[int]:
 
 def accept(sequence: Sequence, token_id: int, delta: TokenDelta) -> bool:
     """Advance by a sampled token; if there is none or the grammar does not allow it, end with the reason."""
+    matcher = sequence.matcher
+    is_taken = token_id != NO_TOKEN
+    if is_taken and matcher is not None:
+        is_taken = matcher.error is None and matcher.accept(token_id)
+    if not is_taken:
+        _fail(delta, _refusal(sequence))
+    return is_taken
+
+
+def _refusal(sequence: Sequence) -> str:
+    """Return why none of the tokens could be taken."""
     done = "1 token" if sequence.num_output_tokens == 1 else f"{sequence.num_output_tokens:,} tokens"
     if sequence.matcher is None:
-        if token_id == NO_TOKEN:
-            _fail(delta, f"No token is left after {done}; bad_words and allowed_token_ids forbid every one.")
-        return token_id != NO_TOKEN
-    if sequence.matcher.error is None and token_id != NO_TOKEN and sequence.matcher.accept(token_id):
-        return True
+        return f"No token is left after {done}; bad_words and allowed_token_ids forbid every one."
     reason = sequence.matcher.error  # a limit of the library, which this very token may exceed
     if reason is not None:
-        _fail(delta, f"The grammar cannot be followed after {done}: {reason}. Make it simpler.")
-    else:
-        _fail(
-            delta,
-            f"No token that the grammar allows after {done} could be taken; check whether bad_words, "
-            "allowed_token_ids or logit_bias forbid them.",
-        )
-    return False
+        return f"The grammar cannot be followed after {done}: {reason}. Make it simpler."
+    return (
+        f"No token that the grammar allows after {done} could be taken; check whether bad_words, "
+        "allowed_token_ids or logit_bias forbid them."
+    )
 
 
 def _fail(delta: TokenDelta, error: str) -> None:

@@ -49,7 +49,7 @@ def build_arrays(
     starts = np.array(plan.starts, dtype=np.int64)
     rows = np.array(list(map(row_of, plan.sequences)), dtype=np.int64)
     max_query_len = max(plan.counts)
-    if max_query_len == 1:  # in most steps: the newest token of each sequence
+    if max_query_len == 1:
         counts: _Int64 | int = 1
         num_decodes, owners, positions = len(rows), rows, starts
         query_start = np.arange(num_decodes + 1, dtype=np.int32)
@@ -84,6 +84,10 @@ def build_arrays(
 
 def _flat_tokens(plan: StepPlan) -> tuple[list[int], list[int], list[Sequence]]:
     """Return the plan's tokens, the rows of those that are still on the device, and their sequences."""
+    if max(plan.counts) == 1 == min(plan.num_sampled):  # in most steps: the newest token of each sequence
+        pending = [(row, sequence) for row, sequence in enumerate(plan.sequences) if sequence.num_pending]
+        newest = [sequence.last_token_id for sequence in plan.sequences]
+        return newest, [row for row, _ in pending], [sequence for _, sequence in pending]
     token_ids: list[int] = []
     pending_rows: list[int] = []
     pending_sequences: list[Sequence] = []

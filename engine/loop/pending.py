@@ -6,6 +6,7 @@ The host only knows that there is one per sampling sequence; their values pass f
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -27,9 +28,15 @@ class PendingTokens:
         """Write the drawn tokens where the next step expects them in `token_ids` `[tokens]` int64, without waiting."""
         if not arrays.pending_rows:
             return
-        row_of = {sequence: row for row, (sequence, _) in enumerate(self._plan.sampling())}
-        sources = [row_of[sequence] for sequence in arrays.pending_sequences]
         device = token_ids.device
-        rows, indices = upload(np.array(sources), device), upload(np.array(arrays.pending_rows), device)
+        rows, indices = upload(self._sources(arrays), device), upload(np.array(arrays.pending_rows), device)
         # NO_TOKEN, a row without an allowed token, ends when the host reads it; until then any valid id does.
         token_ids.index_copy_(0, indices, self.samples.tokens.index_select(0, rows).clamp_(min=0))
+
+    def _sources(self, arrays: StepArrays) -> npt.NDArray[np.int64]:
+        """Return the row of the samples for each pending sequence; in most steps they are the same sequences again."""
+        sampled = self._plan.sampling_sequences()
+        if arrays.pending_sequences == sampled:
+            return np.arange(len(sampled))
+        row_of = {sequence: row for row, sequence in enumerate(sampled)}
+        return np.array([row_of[sequence] for sequence in arrays.pending_sequences])

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence as AnySequence
 
 from engine.grammars import output as grammar_output
+from engine.loop.continuing import ContinuingSequences
 from engine.outputs import BROKEN_ROW, FinishReason, SequenceTimes, TokenDelta, TokenLogprobs
 from engine.scheduling.plan import StepPlan
 from engine.scheduling.request import Sequence
@@ -18,6 +20,7 @@ class Recorder:
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
+        self._continuing = ContinuingSequences()
         self.timings = Timings()
         self.counters = RequestCounters()
 
@@ -25,12 +28,11 @@ class Recorder:
         self, plan: StepPlan, tokens: list[int], logprobs: dict[int, TokenLogprobs]
     ) -> list[tuple[Sequence, TokenDelta]]:
         """Append the samples to the plan's sequences; return each with its delta. Aborted sequences are skipped."""
-        row = 0
-        appended = []
-        for sequence, num_sampled in plan.sampling():
-            rows = range(row, row + num_sampled)
-            row += num_sampled
-            if sequence in self._scheduler:
+        appended: list[tuple[Sequence, TokenDelta]] = []
+        for stretch in self._continuing.divide(plan, tokens):
+            appended += self._go_on([pair for pair in stretch.going_on if pair[0].is_live])
+            if stretch.other is not None and stretch.other[0].is_live:
+                sequence, rows = stretch.other
                 scores = [logprobs.get(row) for row in rows]
                 appended.append((sequence, self._append_to(sequence, tokens[rows.start : rows.stop], scores)))
         return appended
@@ -41,19 +43,12 @@ class Recorder:
         The scheduler has already advanced past the step, so the blocks that the step filled stay findable.
         """
         now = self._scheduler.pace.now()
+        self._time_tokens(appended, now=now)
         for sequence, delta in appended:
-            num_tokens = len(delta.token_ids)
-            if delta.finish_reason is None:
+            if sequence.matcher is not None and delta.finish_reason is None:
                 self.count_forced(grammar_output.append_forced(sequence, delta))
-            is_finished = delta.finish_reason is not None
-            if is_finished:
-                if delta.is_broken:
-                    self._scheduler.forget_prefix(sequence)
-                self._scheduler.finish(sequence)
-                self.counters.num_finished += 1
-            self._time(sequence, num_tokens=num_tokens, is_finished=is_finished, now=now)
-            if is_finished:
-                delta.times = _times_of(sequence, ended_at=now)
+            if delta.finish_reason is not None:
+                self._finish(sequence, delta, now=now)
         deltas = [delta for _, delta in appended]
         failed = [delta for delta in deltas if delta.finish_reason is FinishReason.ERROR]
         return deltas + [delta for one in failed for delta in self._fail_siblings(one)]
@@ -73,30 +68,34 @@ class Recorder:
     ) -> TokenDelta:
         """Count a sequence that ends for a reason other than its tokens; return its last delta, without a token."""
         self.counters.num_finished += 1
-        return TokenDelta(
-            request_id=sequence.request.request_id,
-            index=sequence.index,
-            finish_reason=reason,
-            num_cached_tokens=sequence.num_cached_tokens,
-            num_preemptions=sequence.num_preemptions,
-            num_swaps=sequence.num_swaps,
-            error=error,
-            good_rows_before=good_rows_before,
-        )
+        delta = _delta_of(sequence, [])
+        delta.finish_reason, delta.error, delta.good_rows_before = reason, error, good_rows_before
+        return delta
 
-    def _time(self, sequence: Sequence, *, num_tokens: int, is_finished: bool, now: float) -> None:
-        """Record that a sequence got that many tokens at `now`, and whether they were its last."""
-        times = sequence.times
-        if num_tokens and times.last_token_at is None:
-            times.first_token_at = now
-            self.timings.queue_time.add(times.started_at - times.arrived_at)
-            self.timings.time_to_first_token.add(now - times.arrived_at)
-        elif num_tokens and times.last_token_at is not None:
-            self.timings.inter_token_latency.add((now - times.last_token_at) / num_tokens, num_tokens)
-        if num_tokens:
+    def _time_tokens(self, appended: list[tuple[Sequence, TokenDelta]], *, now: float) -> None:
+        """Record that each sequence got its delta's tokens at `now`; in most steps all had their last ones together."""
+        arrivals = Counter([(sequence.times.last_token_at, len(delta.token_ids)) for sequence, delta in appended])
+        for (last_token_at, num_tokens), count in arrivals.items():
+            if last_token_at is not None and num_tokens:
+                self.timings.inter_token_latency.add((now - last_token_at) / num_tokens, num_tokens * count)
+        for sequence, delta in appended:
+            times = sequence.times
+            if not delta.token_ids:
+                continue
+            if times.last_token_at is None:
+                times.first_token_at = now
+                self.timings.queue_time.add(times.started_at - times.arrived_at)
+                self.timings.time_to_first_token.add(now - times.arrived_at)
             times.last_token_at = now
-        if is_finished:
-            self.timings.e2e_latency.add(now - times.arrived_at)
+
+    def _finish(self, sequence: Sequence, delta: TokenDelta, *, now: float) -> None:
+        """End a sequence whose last delta this is."""
+        if delta.is_broken:
+            self._scheduler.forget_prefix(sequence)
+        self._scheduler.finish(sequence)
+        self.counters.num_finished += 1
+        self.timings.e2e_latency.add(now - sequence.times.arrived_at)
+        delta.times = _times_of(sequence, ended_at=now)
 
     def _fail_siblings(self, failed: TokenDelta) -> list[TokenDelta]:
         """End the other children of a failed request with the same error."""
@@ -106,18 +105,19 @@ class Recorder:
             for sequence in siblings
         ]
 
+    def _go_on(self, drawn: list[tuple[Sequence, int]]) -> list[tuple[Sequence, TokenDelta]]:
+        """Append to each sequence its token, which does not end it."""
+        for sequence, token_id in drawn:
+            sequence.go_on(token_id)
+        self.counters.num_output_tokens += len(drawn)
+        return [(sequence, _delta_of(sequence, [token_id])) for sequence, token_id in drawn]
+
     def _append_to(self, sequence: Sequence, token_ids: list[int], logprobs: list[TokenLogprobs | None]) -> TokenDelta:
         """Append the sampled tokens up to the first that differs from its draft or ends the sequence."""
         scored = sequence.prompt_logprobs
         is_scored = scored is None or _are_numbers(scored)
-        delta = TokenDelta(
-            request_id=sequence.request.request_id,
-            index=sequence.index,
-            num_cached_tokens=sequence.num_cached_tokens,
-            num_preemptions=sequence.num_preemptions,
-            num_swaps=sequence.num_swaps,
-            prompt_logprobs=sequence.prompt_logprobs,
-        )
+        delta = _delta_of(sequence, [])
+        delta.prompt_logprobs = scored
         sequence.prompt_logprobs = None  # reported once
         drafts = sequence.draft_token_ids
         for index, token_id in enumerate(token_ids):
@@ -151,6 +151,17 @@ class Recorder:
         delta.error = (
             f"The model's arithmetic broke after {sequence.num_output_tokens:,} tokens: its logits are NaN or infinite."
         )
+
+
+def _delta_of(sequence: Sequence, token_ids: list[int]) -> TokenDelta:
+    return TokenDelta(
+        request_id=sequence.request.request_id,
+        index=sequence.index,
+        token_ids=token_ids,
+        num_cached_tokens=sequence.num_cached_tokens,
+        num_preemptions=sequence.num_preemptions,
+        num_swaps=sequence.num_swaps,
+    )
 
 
 def _are_numbers(scored: AnySequence[TokenLogprobs]) -> bool:

@@ -95,6 +95,7 @@ class _Gathered:
 
     sampled: list[Sequence]
     seats: list[int]
+    num_prompt_tokens: npt.NDArray[np.int64]
     first_free_output: npt.NDArray[np.int64]
     has_early_rows: bool
     columns: dict[str, Any]
@@ -116,7 +117,8 @@ class SamplingTable:
         seats, last = list(map(row_of, sampled)), self._last
         if seats != last.seats or sampled != last.sampled:
             last = self._last = self._gather(sampled, seats)
-        positions = np.array([sequence.num_output_tokens for sequence in sampled], dtype=np.int64) + offsets
+        num_tokens = np.array([sequence.num_tokens for sequence in sampled], dtype=np.int64)  # all are known by now
+        positions = num_tokens - last.num_prompt_tokens + offsets
         early = np.flatnonzero(positions < last.first_free_output).tolist() if last.has_early_rows else []
         return SamplingRows(positions=positions, edits=self._edits.edits(sampled, offsets, early), **last.columns)
 
@@ -129,6 +131,7 @@ class SamplingTable:
         return _Gathered(
             sampled=sampled,
             seats=seats,
+            num_prompt_tokens=np.array([sequence.num_prompt_tokens for sequence in sampled], dtype=np.int64),
             first_free_output=first_free_output,
             has_early_rows=bool(first_free_output.any()),
             columns={name: values[index] for name, values in self._columns.items()},
@@ -148,7 +151,7 @@ class SamplingTable:
 def _rows_to_sample(plan: StepPlan) -> tuple[list[Sequence], npt.NDArray[np.int64]]:
     """Return the owner of each sampled row, and how many drafts of its own come before it."""
     if max(plan.num_sampled) == 1:
-        owners = [sequence for sequence, _ in plan.sampling()]
+        owners = plan.sampling_sequences()
         return owners, np.zeros(len(owners), dtype=np.int64)
     pairs = [(sequence, offset) for sequence, num_sampled in plan.sampling() for offset in range(num_sampled)]
     return [sequence for sequence, _ in pairs], np.array([offset for _, offset in pairs], dtype=np.int64)

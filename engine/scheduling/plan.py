@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from engine.scheduling.request import Sequence
@@ -41,31 +40,30 @@ class StepPlan:
         self.counts.append(count)
         self.num_sampled.append(max(0, start + count - sequence.num_tokens + 1))
 
-    def prune(self, is_alive: Callable[[Sequence], bool]) -> list[int] | None:
+    def prune(self) -> list[int] | None:
         """Drop what is no longer needed, now that all tokens of the step before are known.
 
         Dropped are sequences that have ended, and samples of tokens that a grammar has forced meanwhile. Return the
         rows of logits that are still sampled, None for all.
         """
-        rows: list[int] = []
-        row, has_changed = 0, False
-        for index, sequence in enumerate(self.sequences):
-            count, end = self.num_sampled[index], self.starts[index] + self.counts[index]
-            alive = is_alive(sequence)
-            if count and alive and end == sequence.num_tokens:
-                rows.append(row)
-            elif count or not alive:
-                self.num_sampled[index] = 0
-                self.counts[index] = self.counts[index] if alive else 0
-                has_changed = True
-            row += count
-        if not has_changed:
+        steps = list(zip(self.sequences, self.starts, self.counts, self.num_sampled, strict=True))
+        if all(
+            one.is_live and (not sampled or start + count == one.num_tokens) for one, start, count, sampled in steps
+        ):
             return None
-        kept = [index for index, count in enumerate(self.counts) if count]
-        self.sequences = [self.sequences[index] for index in kept]
-        self.starts = [self.starts[index] for index in kept]
-        self.counts = [self.counts[index] for index in kept]
-        self.num_sampled = [self.num_sampled[index] for index in kept]
+        rows, row = [], 0
+        kept = StepPlan()
+        for sequence, start, count, num_sampled in steps:
+            if sequence.is_live:
+                is_sampled = num_sampled > 0 and start + count == sequence.num_tokens
+                kept.sequences.append(sequence)
+                kept.starts.append(start)
+                kept.counts.append(count)
+                kept.num_sampled.append(num_sampled if is_sampled else 0)
+                rows += [row] if is_sampled else []
+            row += num_sampled
+        self.sequences, self.starts, self.counts = kept.sequences, kept.starts, kept.counts
+        self.num_sampled = kept.num_sampled
         return rows
 
     def num_kept(self) -> list[int]:
@@ -79,3 +77,7 @@ class StepPlan:
         """Return the sequences that sample, each with its number of tokens, in order."""
         pairs = zip(self.sequences, self.num_sampled, strict=True)
         return [(sequence, num_sampled) for sequence, num_sampled in pairs if num_sampled]
+
+    def sampling_sequences(self) -> list[Sequence]:
+        """Return the sequences that sample, in order."""
+        return [sequence for sequence, num_sampled in zip(self.sequences, self.num_sampled, strict=True) if num_sampled]

@@ -88,16 +88,15 @@ class PriorityPolicy(Policy):
         sequence.round_key = NO_ROUND
 
     def on_step(self, plan: StepPlan) -> None:
-        for sequence, _ in plan.sampling():  # drafts that were not kept are not among its tokens
-            turns = self._classes.get(sequence.request.priority)
-            if turns:
-                turns.charge_output(sequence)
-            else:
-                sequence.num_charged_tokens = sequence.num_tokens
+        contested = {priority: turns for priority, turns in self._classes.items() if turns}
+        sampling = plan.sampling_sequences()  # drafts that were not kept are not among their tokens
+        for priority, turns in contested.items():
+            turns.charge_output(sequence for sequence in sampling if sequence.request.priority == priority)
+        for sequence in sampling:
+            sequence.num_charged_tokens = sequence.num_tokens
         for sequence, seconds in plan.grammar_seconds.items():
-            turns = self._classes.get(sequence.request.priority)
-            if turns:
-                turns.charge_time(sequence, seconds * self.view.pace.tokens_per_second)
+            if sequence.request.priority in contested:
+                contested[sequence.request.priority].charge_time(sequence, seconds * self.view.pace.tokens_per_second)
 
     def _new_turns(self) -> TenantTurns:
         if self.view.has_prefix_cache:
@@ -194,8 +193,7 @@ class FairPolicy(Policy):
         self._turns.charge_start(sequence)
 
     def on_step(self, plan: StepPlan) -> None:
-        for sequence, _ in plan.sampling():
-            self._turns.charge_output(sequence)
+        self._turns.charge_output(plan.sampling_sequences())
         for sequence, seconds in plan.grammar_seconds.items():
             self._turns.charge_time(sequence, seconds * self.view.pace.tokens_per_second)
 

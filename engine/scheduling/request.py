@@ -150,7 +150,7 @@ class Sequence:
     stop_token_ids: frozenset[int]
 
     token_ids: list[int]
-    """The prompt, then the output; only `append` and `expect_token` write this and the next three."""
+    """The prompt, then the output; only `go_on`, `append` and `expect_token` write this and the next three."""
     num_tokens: int
     """Above `num_computed_tokens` while it runs: the last token is computed one step after it was sampled."""
     num_pending: int
@@ -169,6 +169,9 @@ class Sequence:
     """Whether its keys use the angles of sequences longer than `SchedulerConfig.angles_change_after`; written by the
     scheduler.
     """
+
+    is_live: bool
+    """Whether the scheduler has it: it has neither ended nor been aborted. Written by the roster."""
 
     draft_token_ids: list[int]
     """Guesses at the next tokens; the next step computes them too and keeps those that it would have sampled itself.
@@ -215,6 +218,7 @@ class Sequence:
         self.num_swaps = 0
         self.rank = ()
         self.has_long_angles = False
+        self.is_live = False
         self.draft_token_ids = []
         self.seat = None
         self.parked = None
@@ -284,18 +288,21 @@ class Sequence:
         self.num_pending += 1
         self.num_tokens += 1
 
-    def append(self, token_id: int) -> tuple[FinishReason, int | None] | None:
-        """Append a sampled token; if it ends the sequence, return the finish reason and the requested stop token."""
+    def go_on(self, token_id: int) -> None:
+        """Append a sampled token that does not end the sequence."""
         self.token_ids.append(token_id)
         self.last_token_id = token_id
         if self.num_pending:
             self.num_pending -= 1
         else:
             self.num_tokens += 1
-        is_late_enough = self.matcher is not None or self.num_output_tokens > self.request.params.min_tokens
-        if token_id in self.stop_token_ids and is_late_enough:
-            asked_for = token_id in self.request.params.stop_token_ids
-            return FinishReason.STOP, token_id if asked_for else None
+
+    def append(self, token_id: int) -> tuple[FinishReason, int | None] | None:
+        """Append a sampled token; if it ends the sequence, return the finish reason and the requested stop token."""
+        self.go_on(token_id)
+        params = self.request.params
+        if token_id in self.stop_token_ids and (self.matcher is not None or self.num_output_tokens > params.min_tokens):
+            return FinishReason.STOP, token_id if token_id in params.stop_token_ids else None
         if len(self.token_ids) >= self.max_total_tokens:
             return FinishReason.LENGTH, None
         return None

@@ -97,6 +97,7 @@ class Roster:
         self._live[request_id] = list(sequences)
         now = self.pace.now()
         for sequence in sequences:
+            sequence.is_live = True
             sequence.times.queued_at = now
             if self._has_outgrown_its_angles(sequence):
                 self._take_long_angles(sequence)
@@ -117,6 +118,7 @@ class Roster:
         self.release_followers_of(sequence)
         if self._swap is not None:
             self._swap.drop(sequence)
+        sequence.is_live = False
         request_id = sequence.request.request_id
         siblings = self._live[request_id]
         siblings.remove(sequence)

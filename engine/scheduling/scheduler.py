@@ -88,7 +88,7 @@ class Scheduler:
 
     def __contains__(self, sequence: Sequence) -> bool:
         """Tell whether the sequence has neither finished nor been aborted."""
-        return sequence in self._roster.unfinished(sequence.request.request_id)
+        return sequence.is_live
 
     def has_request(self, request_id: int) -> bool:
         """Tell whether any sequence of a request is unfinished."""
@@ -175,10 +175,10 @@ class Scheduler:
                 computed = min(computed, sequence.num_tokens - 1)
                 sequence.draft_token_ids = []
             sequence.num_computed_tokens = computed
+            num_written += computed
             seat = sequence.seat
             assert seat is not None, "a sequence without a seat is in a plan"
             num_blocks += len(seat.block_ids)
-            num_written += computed
             if publishes and computed // block_size > seat.num_published_blocks:
                 self._seats.publish(sequence)
         if self._swap is not None:
@@ -204,7 +204,7 @@ class Scheduler:
         A sequence whose last token is being drawn gives its seat up now, and ends with `finish` when the token is
         known.
         """
-        for sequence, _ in plan.sampling():
+        for sequence in plan.sampling_sequences():
             sequence.expect_token()
             if sequence.num_tokens >= sequence.max_total_tokens:
                 self._roster.leave_drawn(sequence)

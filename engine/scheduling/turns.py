@@ -5,7 +5,8 @@ The order within a tenant is the policy's.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Iterable
 from heapq import heappop, heappush, heapreplace
 
 from engine.scheduling.request import Sequence
@@ -70,17 +71,20 @@ class TenantTurns:
     def charge_start(self, sequence: Sequence) -> None:
         """Charge the prompt of a sequence that starts."""
         if not sequence.num_preemptions:
-            self._charge(sequence, sequence.num_prompt_tokens - sequence.num_cached_tokens)
+            self.charge_time(sequence, sequence.num_prompt_tokens - sequence.num_cached_tokens)
+            sequence.num_charged_tokens = sequence.num_tokens
 
-    def charge_output(self, sequence: Sequence) -> None:
-        """Charge the tokens of a sequence since it was last charged."""
-        self._charge(sequence, sequence.num_tokens - sequence.num_charged_tokens)
+    def charge_output(self, sequences: Iterable[Sequence]) -> None:
+        """Charge the tokens of sequences since they were last charged."""
+        served: defaultdict[str, float] = defaultdict(float)
+        for sequence in sequences:
+            request = sequence.request
+            served[request.tenant] += (sequence.num_tokens - sequence.num_charged_tokens) / request.weight
+            sequence.num_charged_tokens = sequence.num_tokens
+        for tenant, amount in served.items():
+            self._served[tenant] = self.served(tenant) + amount
 
     def charge_time(self, sequence: Sequence, num_tokens: float) -> None:
         """Charge time that a sequence took for itself, as the tokens that could be computed in it."""
         request = sequence.request
         self._served[request.tenant] = self.served(request.tenant) + num_tokens / request.weight
-
-    def _charge(self, sequence: Sequence, num_tokens: int) -> None:
-        self.charge_time(sequence, num_tokens)
-        sequence.num_charged_tokens = sequence.num_tokens

@@ -80,15 +80,30 @@ def test_a_request_is_timed_from_its_arrival_to_its_end() -> None:
     engine.now = 2.0
     engine.step()
     recorder = Recorder(engine.scheduler)
-    recorder._time(sequence, num_tokens=1, is_finished=False, now=5.0)
-    recorder._time(sequence, num_tokens=4, is_finished=False, now=9.0)
-    recorder._time(sequence, num_tokens=0, is_finished=True, now=11.0)
+    for now, token_ids, reason in [(5.0, [7], None), (9.0, [7] * 4, None), (11.0, [], FinishReason.LENGTH)]:
+        engine.now = now
+        recorder.report([(sequence, TokenDelta(request_id=0, token_ids=token_ids, finish_reason=reason))])
     timings = recorder.timings
     assert timings.queue_time.sum_seconds == 2.0
     assert timings.time_to_first_token.sum_seconds == 5.0
     assert timings.inter_token_latency.sum_seconds == 4.0
     assert sum(timings.inter_token_latency.counts) == 4
     assert timings.e2e_latency.sum_seconds == 11.0
+
+
+def test_the_gaps_of_sequences_that_had_their_last_tokens_at_different_times_are_counted_apart() -> None:
+    engine = SimulatedEngine()
+    for prompt in ([1, 2, 3], [4, 5], [6]):
+        engine.add(prompt, 9)
+    engine.step()
+    first, second, third = engine.scheduler.running_sequences()
+    recorder = Recorder(engine.scheduler)
+    for now, sequences in [(2.0, [first, second]), (3.0, [third]), (5.0, [first, second, third])]:
+        engine.now = now
+        recorder.report([(sequence, TokenDelta(request_id=0, token_ids=[7])) for sequence in sequences])
+    latency = recorder.timings.inter_token_latency
+    assert latency.sum_seconds == 3.0 + 3.0 + 2.0
+    assert [count for count in latency.counts if count] == [1, 2]
 
 
 def test_sizes_of_steps_and_of_ended_sequences_are_counted() -> None:
