@@ -191,9 +191,13 @@ class EngineConfig:
         if not (_is_number(self.swap_space_gib) and 0.0 <= self.swap_space_gib < math.inf):
             raise InvalidConfigError(f"swap_space_gib is {self.swap_space_gib!r}; it must be 0 or a number above it.")
         for name in ("gpu_memory_share", "cpu_memory_share"):
-            share = getattr(self, name)
-            if not (_is_number(share) and 0.0 < share <= 1.0):
-                raise InvalidConfigError(f"{name} is {share!r}; it must be above 0 and at most 1.")
+            check_share(name, getattr(self, name))
+
+
+def check_share(name: str, share: object) -> None:
+    """Raise InvalidConfigError unless a share of memory is above 0 and at most 1."""
+    if not (isinstance(share, int | float) and not isinstance(share, bool) and 0.0 < share <= 1.0):
+        raise InvalidConfigError(f"{name} is {share!r}; it must be above 0 and at most 1.")
 
 
 _CHOICES: dict[str, type[StrEnum]] = {

@@ -9,28 +9,34 @@ import os
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from engine.build import build_engine
+from engine.chat_prompts import ChatOptions, ChatPrompts
 from engine.child_output import ChildOutput, RequestProgress
 from engine.config import EngineConfig
 from engine.detokenizer import text_of_token
 from engine.errors import EngineBroken, EngineForked, InvalidParamsError, InvalidRequestError
 from engine.interrupts import HeldInterrupts, held_interrupts
-from engine.loop.intake import check_prompt_token_ids
+from engine.loop.intake import check_prompt_token_ids, kept_end
 from engine.models.paths import resolve_model_path
 from engine.outputs import CompletionOutput, FinishReason, Logprob, RequestOutput, TokenDelta, TokenLogprobs
 from engine.params import SamplingParams
-from engine.prompts import Prompt, conversations_of, is_text, params_of, prompts_of, read_conversation, read_prompt
+from engine.prompts import Prompt, conversations_of, is_text, params_of, prompts_of, read_prompt
 from engine.scheduling.request import NewRequest
 from engine.stats import EngineStats
 from engine.text import with_bad_words_as_tokens
 from engine.tokenizer import load_tokenizer
+from engine.vllm_settings import check_quantization, engine_settings
 
 
 class LLM:
     """Load a model and generate. Keyword arguments are those of EngineConfig.
+
+    Of vLLM's, `gpu_memory_utilization` is `gpu_memory_share`; `tensor_parallel_size` must be 1, and `quantization` the
+    method of the model's files.
 
     Calls from several threads run one after the other. Ctrl-C ends a call between two steps; later calls work as
     before. A second Ctrl-C ends it at once. If that or an error interrupts a step half done, this call raises it and
@@ -42,7 +48,9 @@ class LLM:
     def __init__(self, model: str | Path, **settings: Any) -> None:
         self._pid = os.getpid()
         path = resolve_model_path(str(model))
-        self.engine = build_engine(EngineConfig(model=str(path), **settings))
+        config = EngineConfig(model=str(path), **engine_settings(settings))
+        check_quantization(settings.get("quantization"), config)
+        self.engine = build_engine(config)
         self.tokenizer = load_tokenizer(path)
         self._next_request_id = 0
         self._lock = threading.Lock()
@@ -67,44 +75,32 @@ class LLM:
         messages: Sequence[dict[str, Any]] | Sequence[Sequence[dict[str, Any]]],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
+        chat_template: str | None = None,
         add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        tools: Sequence[Mapping[str, Any]] | None = None,
     ) -> list[RequestOutput]:
-        """Format each conversation with the model's chat template and generate the answers, in order.
+        """Format each conversation with a chat template, by default the model's, and generate the answers, in order.
 
-        A conversation that the template refuses gets an error of its own, like an invalid prompt of `generate`. Raises
-        InvalidRequestError if the model has no template, if it does not compile, or without jinja2.
+        With `continue_final_message`, and without `add_generation_prompt`, the answer continues the last message.
+        `tools` are functions in OpenAI's form; calls are part of the answer's text. A conversation that the template
+        refuses, or whose tools it leaves out, gets an error of its own, like an invalid prompt of `generate`. Raises
+        InvalidRequestError for options of the wrong kind, if there is no template, if it does not compile, or without
+        jinja2.
         """
         self._require_no_fork()
-        if self.tokenizer is None or not getattr(self.tokenizer, "chat_template", None):
-            raise InvalidRequestError("This model has no chat template; use generate() with a prompt you wrote.")
-        prompts = [self._apply_template(one, add_generation_prompt) for one in conversations_of(messages)]
-        return self._generate(prompts, sampling_params)
+        options = ChatOptions(
+            tools=tools,
+            chat_template=chat_template,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+        )
+        prompts = ChatPrompts(self.tokenizer, options)
+        return self._generate([prompts.ids_of(one) for one in conversations_of(messages)], sampling_params)
 
     def stats(self) -> EngineStats:
         """Return the engine's counters."""
         return self.engine.stats()
-
-    def _apply_template(self, messages: Any, add_generation_prompt: bool) -> list[int] | InvalidRequestError:
-        """Return a conversation's prompt, or why it has none. Raises InvalidRequestError if none has one."""
-        try:
-            # The template writes its own special tokens; tokenizing its text again could add a second BOS.
-            ids: list[int] = self.tokenizer.apply_chat_template(
-                read_conversation(messages),
-                add_generation_prompt=add_generation_prompt,
-                tokenize=True,
-                return_dict=False,
-            )
-        except InvalidRequestError as error:
-            return error
-        except Exception as error:  # a template is a program by the model's author and may raise anything
-            if _is_of_every_conversation(error):
-                raise InvalidRequestError(
-                    f"The model's chat template cannot be used: {type(error).__name__}: {error}"
-                ) from error
-            return InvalidRequestError(
-                f"The model's chat template refused the messages: {type(error).__name__}: {error}"
-            )
-        return ids
 
     def _require_no_fork(self) -> None:
         if os.getpid() != self._pid:
@@ -129,7 +125,8 @@ class LLM:
             prompt = read_prompt(item)
             text = prompt if isinstance(prompt, str) else None
             params = with_bad_words_as_tokens(params, self.tokenizer)
-            token_ids = self._token_ids(prompt)
+            token_ids = kept_end(self._token_ids(prompt), params, self.engine.info)
+            params = replace(params, truncate_prompt_tokens=None) if params.truncate_prompt_tokens else params
         except (InvalidParamsError, InvalidRequestError) as error:
             refusal = str(error)
         return _Job(self._next_request_id, text, token_ids, params, self.tokenizer, refusal=refusal)
@@ -233,13 +230,6 @@ class _Job:
             return None
         pairs = zip(self.prompt_token_ids[1:], self.progress.prompt_logprobs, strict=True)
         return [None, *(_named(token, entry, self._tokenizer) for token, entry in pairs)]
-
-
-def _is_of_every_conversation(error: Exception) -> bool:
-    """Tell whether a chat template raises this error for all messages."""
-    # By name: only transformers imports jinja2, and reports if it is missing or too old.
-    kinds = {kind.__name__ for kind in type(error).__mro__}
-    return not kinds.isdisjoint({"ImportError", "TemplateSyntaxError"})
 
 
 def _named(token_id: int, entry: TokenLogprobs, tokenizer: Any) -> dict[int, Logprob]:

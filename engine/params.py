@@ -12,8 +12,10 @@ from typing import Any
 
 from engine.errors import InvalidParamsError
 from engine.structured import StructuredOutput
-from protocol.sampling import BIAS, RANGES, TOKEN_ID, Range
+from engine.vllm_params import check_number_of_logprobs, check_output_kind, structured_output
+from protocol.sampling import BIAS, MAX_INT, RANGES, TOKEN_ID, Range, Whole
 
+_TRUNCATION = Whole(-1, MAX_INT)
 _OR_NONE = {"or_none": True}
 """Metadata of a number that may be None."""
 
@@ -64,8 +66,16 @@ class SamplingParams:
     skip_special_tokens: bool = True
     structured: StructuredOutput | None = None
     """Constrains the text; `min_tokens` then delays the end only where the text may go on."""
+    structured_outputs: StructuredOutput | None = None
+    """vLLM's name of `structured`, where it is kept; accepts its StructuredOutputsParams or a dict of its fields."""
+    truncate_prompt_tokens: int | None = None
+    """`LLM` keeps this many tokens of the end of the prompt; −1: as many as leave room for `max_tokens` in the context.
+    """
+    output_kind: str | None = None
+    """vLLM's RequestOutputKind; accepted where it asks for whole outputs, which `LLM` always returns, and not kept."""
 
     def __post_init__(self) -> None:
+        self._read_vllm_names()
         _set_tuples(self)
         self._check_numbers()
         if self.top_p == 0.0:
@@ -83,6 +93,25 @@ class SamplingParams:
                 "ignore_eos is given with a structured output, which ends when its text is complete. Drop one."
             )
 
+    def _read_vllm_names(self) -> None:
+        if self.structured_outputs is not None:
+            if self.structured is not None:
+                raise InvalidParamsError(
+                    "structured and structured_outputs are both given; they mean the same. Give one of them."
+                )
+            object.__setattr__(self, "structured", structured_output(self.structured_outputs))
+            object.__setattr__(self, "structured_outputs", None)
+        if self.output_kind is not None:
+            check_output_kind(self.output_kind)
+            object.__setattr__(self, "output_kind", None)
+        if self.truncate_prompt_tokens is not None:
+            object.__setattr__(self, "truncate_prompt_tokens", _plain(self.truncate_prompt_tokens))
+            if self.truncate_prompt_tokens == 0 or self.truncate_prompt_tokens not in _TRUNCATION:
+                raise InvalidParamsError(
+                    f"truncate_prompt_tokens is {self.truncate_prompt_tokens!r}; it must be a whole number of at least "
+                    "1, or -1 for as many tokens as fit."
+                )
+
     def _check_numbers(self) -> None:
         for name, allowed, default in _CHECKED:
             value = getattr(self, name)
@@ -90,6 +119,8 @@ class SamplingParams:
                 continue
             if type(value) not in _PLAIN:
                 object.__setattr__(self, name, value := _plain(value))
+            if name in _LOGPROBS:
+                check_number_of_logprobs(name, value)
             if value is not None or name not in _NULLABLE:
                 _check(name, value, allowed)
 
@@ -208,6 +239,8 @@ _CHECKED = tuple((name, allowed, _DEFAULTS[name]) for name, allowed in RANGES.it
 _NULLABLE = frozenset(one.name for one in fields(SamplingParams) if one.metadata.get("or_none"))
 
 _FLAGS = tuple(one.name for one in fields(SamplingParams) if isinstance(one.default, bool))
+
+_LOGPROBS = ("logprobs", "prompt_logprobs")
 
 _SEQUENCES = ("stop", "stop_token_ids", "bad_words", "bad_words_token_ids", "allowed_token_ids")
 

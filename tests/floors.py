@@ -80,10 +80,11 @@ FLOORS = {
     "engine": [
         ["errors", "interrupts", "stats"],
         ["outputs", "structured", "gguf", "detokenizer"],
+        ["vllm_params"],
         ["config", "params", "tokenizer"],
         ["prompts", "text", "scheduling"],
-        ["models", "child_output"],
-        ["device", "pooling", "speculation"],
+        ["models", "child_output", "chat_prompts"],
+        ["device", "pooling", "speculation", "vllm_settings"],
         ["grammars"],
         ["sampling"],
         ["loop"],

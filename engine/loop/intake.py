@@ -93,6 +93,24 @@ def check_prompt_token_ids(prompt: Sequence[object], *, vocab_size: int) -> None
             )
 
 
+def kept_end(prompt: list[int], params: SamplingParams, info: EngineInfo) -> list[int]:
+    """Return the tokens of a prompt that `truncate_prompt_tokens` keeps.
+
+    Raises InvalidRequestError if none fit beside `max_tokens`.
+    """
+    most = params.truncate_prompt_tokens
+    if most is None:
+        return prompt
+    if most == -1:
+        most = info.max_model_len - max(1, params.max_tokens or 1)
+        if most < 1:
+            raise InvalidRequestError(
+                f"truncate_prompt_tokens is -1 and max_tokens is {params.max_tokens}; this model's context of "
+                f"{info.max_model_len} must hold both. Lower max_tokens."
+            )
+    return prompt[-most:]
+
+
 def _check_prompt(prompt: Sequence[int], info: EngineInfo) -> None:
     check_prompt_token_ids(prompt, vocab_size=info.vocab_size)
     if len(prompt) >= info.max_model_len:
@@ -108,6 +126,11 @@ def _check_tokens(params: SamplingParams, info: EngineInfo) -> None:
     _check_token_ids("allowed_token_ids", params.allowed_token_ids or (), info.vocab_size)
     for token_ids in params.bad_words_token_ids:
         _check_token_ids("bad_words_token_ids", token_ids, info.vocab_size)
+    if params.truncate_prompt_tokens is not None:
+        raise InvalidRequestError(
+            "The request has truncate_prompt_tokens; the engine computes every token that it gets. Cut the prompt, as "
+            "LLM does."
+        )
     if params.bad_words:
         raise InvalidRequestError(
             "The request has bad_words as text; the engine knows no text. Give them as bad_words_token_ids."
