@@ -12,6 +12,7 @@ from typing import Any
 
 from engine.errors import InvalidParamsError
 from engine.structured import StructuredOutput
+from engine.thoughts import Thoughts
 from engine.vllm_params import check_number_of_logprobs, check_output_kind, structured_output
 from protocol.sampling import BIAS, MAX_INT, RANGES, TOKEN_ID, Range, Whole
 
@@ -73,6 +74,8 @@ class SamplingParams:
     """
     output_kind: str | None = None
     """vLLM's RequestOutputKind; accepted where it asks for whole outputs, which `LLM` always returns, and not kept."""
+    thoughts: Thoughts | None = None
+    """Marks of the thoughts that outputs may have: `structured` applies behind them, and a budget ends them."""
 
     def __post_init__(self) -> None:
         self._read_vllm_names()
@@ -133,6 +136,8 @@ class SamplingParams:
                 raise InvalidParamsError(f"{name} is {value!r}; it must be True or False.")
         if not isinstance(self.structured, StructuredOutput | None):
             raise InvalidParamsError(f"structured is {self.structured!r}; it must be a StructuredOutput.")
+        if not isinstance(self.thoughts, Thoughts | None):
+            raise InvalidParamsError(f"thoughts is {self.thoughts!r}; it must be Thoughts.")
 
     def _check_stops(self) -> None:
         for text in self.stop:

@@ -79,7 +79,7 @@ EXTRAS = {
 FLOORS = {
     "engine": [
         ["errors", "interrupts", "stats"],
-        ["outputs", "structured", "gguf", "detokenizer"],
+        ["outputs", "structured", "thoughts", "gguf", "detokenizer"],
         ["vllm_params"],
         ["config", "params", "tokenizer"],
         ["prompts", "text", "scheduling"],

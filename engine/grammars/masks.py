@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -18,13 +17,15 @@ from torch import Tensor
 from engine.device.transfer import upload
 from engine.grammars.grammar import MaskFiller
 from engine.grammars.matcher import GrammarMatcher
+from engine.grammars.thinking import RowRules, ThinkingMatcher, write_rule
 from engine.scheduling.plan import StepPlan
 from engine.scheduling.request import Sequence
+from engine.thoughts import Next
 from kernels.token_mask import apply_token_mask
 
 _Words = npt.NDArray[np.int32]
 _Wanted = tuple[GrammarMatcher, int, list[int]]
-"""A sequence's matcher, the row for its mask, and the drafts, each followed by a further row."""
+"""A matcher of a sequence, the row for its mask, and the drafts, each followed by a further row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,44 +66,51 @@ class MaskWriter:
         """Return the masks of the plan's sampled rows, None if no sequence has a grammar; record how long they took."""
         if all(sequence.matcher is None for sequence in plan.sequences):
             return None
-        requests: dict[Sequence, _Wanted] = {}
+        requests: dict[Sequence, list[_Wanted]] = {}
         early: list[tuple[int, frozenset[int]]] = []
+        rules: list[tuple[int, Next]] = []
         rows: list[int] = []
         row = 0
         for sequence, num_sampled in plan.sampling():
-            if (matcher := cast("GrammarMatcher | None", sequence.matcher)) is not None:
-                drafts = sequence.draft_token_ids[: num_sampled - 1]
-                drafts = drafts[: matcher.num_allowed(drafts)] if drafts else drafts
-                requests[sequence] = matcher, len(rows), drafts
-                early += _early_rows(sequence, len(rows), num_sampled)
-                rows += range(row, row + num_sampled)
+            if (wanted := _wanted(sequence, num_sampled)) is not None:
+                early_rows = _early_rows(sequence, len(rows), num_sampled)
+                if early_rows or not wanted.are_trivial:
+                    requests[sequence] = [
+                        (matcher, len(rows) + first, drafts) for matcher, first, drafts in wanted.fills
+                    ]
+                    rules += enumerate(wanted.rules, start=len(rows))
+                    early += early_rows
+                    rows += range(row, row + num_sampled)
             row += num_sampled
-        if not requests:
+        if not rows:
             return None
         words = self._mask_rows(len(rows))
-        if any(drafts for _, _, drafts in requests.values()):
+        if rules or any(drafts for fills in requests.values() for _, _, drafts in fills):
             words.fill(-1)  # rows after a draft that the grammar does not allow are not written, and not used
         plan.grammar_seconds = self._fill(requests, words)
+        for mask_row, rule in rules:
+            write_rule(words[mask_row], rule)
         for mask_row, stop_token_ids in early:
             _hold_off_stops(words[mask_row], stop_token_ids)
         return self._upload(rows)
 
-    def _fill(self, requests: dict[Sequence, _Wanted], words: _Words) -> dict[Sequence, float]:
+    def _fill(self, requests: dict[Sequence, list[_Wanted]], words: _Words) -> dict[Sequence, float]:
         """Write the masks; return how long each sequence's grammar kept the device waiting since its last mask.
 
         Masks of one tenant may be written on several threads, and share the time; those of other tenants wait for them.
         """
-        if self._filler is None:
-            self._filler = MaskFiller()
         seconds: dict[Sequence, float] = {}
-        for group in _by_tenant(requests):
+        for group in _by_tenant(sequence for sequence, fills in requests.items() if fills):
+            if self._filler is None:
+                self._filler = MaskFiller()
             start = self._clock()
-            self._filler.fill([requests[sequence] for sequence in group], words)
+            self._filler.fill([wanted for sequence in group for wanted in requests[sequence]], words)
             mean = (self._clock() - start) / len(group)
             for sequence in group:
-                matcher = requests[sequence][0]
-                seconds[sequence] = mean + matcher.seconds
-                matcher.seconds = 0.0
+                seconds[sequence] = mean
+                for matcher, _, _ in requests[sequence]:
+                    seconds[sequence] += matcher.seconds
+                    matcher.seconds = 0.0
         return {} if self._device_is_busy() else seconds
 
     def _device_is_busy(self) -> bool:
@@ -122,6 +130,18 @@ class MaskWriter:
     def _upload(self, rows: list[int]) -> RowMasks:
         words = self._buffer[: len(rows)]
         return RowMasks(words.to(self._device, non_blocking=True), upload(np.array(rows), self._device))
+
+
+def _wanted(sequence: Sequence, num_sampled: int) -> RowRules | None:
+    """Return what may follow in a sequence's sampled rows; None without a matcher."""
+    matcher = sequence.matcher
+    if matcher is None:
+        return None
+    drafts = sequence.draft_token_ids[: num_sampled - 1]
+    if isinstance(matcher, ThinkingMatcher):
+        return matcher.rules_of(drafts)
+    assert isinstance(matcher, GrammarMatcher), "sequences have no other matchers"
+    return RowRules([], [(matcher, 0, drafts[: matcher.num_allowed(drafts)] if drafts else drafts)])
 
 
 def _by_tenant(sequences: Iterable[Sequence]) -> Iterable[list[Sequence]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from engine.grammars.compiler import Compilation, GrammarCompiler
+from engine.grammars.thinking import behind_thoughts
 from engine.scheduling.request import Matcher, Sequence
 
 
@@ -51,7 +52,10 @@ class GrammarQueue:
         self._compiler.check_times()
         done = [request_id for request_id, (compilation, _) in self._waiting.items() if compilation.is_done]
         ready = [self._waiting.pop(request_id) for request_id in done]
-        return [Compiled(sequences, compilation.compiled, compilation.error) for compilation, sequences in ready]
+        return [
+            Compiled(sequences, behind_thoughts(compilation.compiled, sequences[0].request), compilation.error)
+            for compilation, sequences in ready
+        ]
 
     def abort(self, request_id: int, *, index: int | None = None) -> list[Sequence]:
         """Drop a request's children, or only child `index`, and return them; empty if it does not wait here."""

@@ -15,7 +15,8 @@ from engine.device.choice import ResolvedConfig
 from engine.device.energy import EnergyMeter
 from engine.errors import InvalidRequestError
 from engine.grammars import output as grammar_output
-from engine.grammars.waiting import GrammarQueue
+from engine.grammars.thinking import ThinkingMatcher, is_followed
+from engine.grammars.waiting import Compiled, GrammarQueue
 from engine.loop.compute import StepRunner
 from engine.loop.intake import EngineInfo, already_running, check_output_so_far, check_weight, resolve_max_tokens
 from engine.loop.pending import PendingTokens
@@ -105,8 +106,10 @@ class Engine:
         pool = self.scheduler.pool
         now = self.scheduler.pace.now()
         sequences = [Sequence(request, index, pool.chain(new.tenant), arrived_at=now) for index in range(params.n)]
-        if params.structured is None or max_tokens == 0:
+        if max_tokens == 0 or not is_followed(params):
             self.scheduler.add(sequences)
+        elif params.structured is None:
+            self._start(Compiled(sequences, ThinkingMatcher.of(request, None), None))
         else:
             self._grammars.add(sequences)
 
@@ -181,13 +184,17 @@ class Engine:
     def _start_compiled(self) -> None:
         """Start the requests whose grammar is compiled; answer those whose grammar cannot be used."""
         for compiled in self._grammars.pop_compiled():
-            deltas = [grammar_output.start(sequence, compiled) for sequence in compiled.sequences]
-            self._recorder.count_forced(sum(len(delta.token_ids) for delta in deltas))
-            self._unreported += [delta for delta in deltas if delta.token_ids or delta.finish_reason is not None]
-            unfinished = [delta.index for delta in deltas if delta.finish_reason is None]
-            self._recorder.counters.num_finished += len(deltas) - len(unfinished)
-            if unfinished:
-                self.scheduler.add([sequence for sequence in compiled.sequences if sequence.index in unfinished])
+            self._start(compiled)
+
+    def _start(self, compiled: Compiled) -> None:
+        """Give the children of a request their matchers, and queue those that have not ended."""
+        deltas = [grammar_output.start(sequence, compiled) for sequence in compiled.sequences]
+        self._recorder.count_forced(sum(len(delta.token_ids) for delta in deltas))
+        self._unreported += [delta for delta in deltas if delta.token_ids or delta.finish_reason is not None]
+        unfinished = [delta.index for delta in deltas if delta.finish_reason is None]
+        self._recorder.counters.num_finished += len(deltas) - len(unfinished)
+        if unfinished:
+            self.scheduler.add([sequence for sequence in compiled.sequences if sequence.index in unfinished])
 
     def _draft_forced(self) -> None:
         """Draft the tokens that a grammar forces: they are certain, so they take precedence over guesses."""
