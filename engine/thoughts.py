@@ -134,6 +134,13 @@ class PartedTokens:
     has_spent_budget: bool
     answer_places: tuple[int, ...]
     """Where the tokens of the answer are in the output."""
+    is_plain: bool
+    """Whether all tokens are the answer's."""
+
+    @property
+    def first_place(self) -> int:
+        """Return where the answer begins; 0 without one."""
+        return self.answer_places[0] if self.answer_places else 0
 
 
 def parted(token_ids: Iterable[int], thoughts: Thoughts) -> PartedTokens:
@@ -149,6 +156,7 @@ def parted(token_ids: Iterable[int], thoughts: Thoughts) -> PartedTokens:
         is_cut=reader.part is Part.THOUGHT or (reader.part is Part.MARK and not places),
         has_spent_budget=reader.has_spent_budget,
         answer_places=places,
+        is_plain=not reader.has_begun and len(places) == len(token_ids),
     )
 
 

@@ -151,7 +151,7 @@ FLOORS = {
         ],
         ["template_renderer", "text_encoder"],
         ["purging", "shown_logprobs", "special_tokens", "turns"],
-        ["structure", "tool_calls"],
+        ["structure", "thinking", "tool_calls"],
         ["chat_template", "engine_host", "hints"],
         ["prompts", "control", "dispatcher"],
         ["line_run"],

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import dropwhile
 from typing import Any
 
-from engine.child_output import ChildOutput, RequestProgress
+from engine.child_output import RequestProgress
 from engine.outputs import FinishReason
 from jobs.lines.bodies import CHAT_ENDPOINT
 from jobs.lines.responses import (
@@ -19,6 +20,7 @@ from jobs.lines.responses import (
 from workers.line_run import LineRun
 from workers.prompts import PreparedLine
 from workers.shown_logprobs import ShownLogprobs
+from workers.thinking.output import ThinkingOutput
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,10 +42,16 @@ class AnswerMaker:
 
     def make(self, run: LineRun, *, response_id: str, created: int) -> Answer:
         """Build the answer of a finished line; `created` is in Unix seconds."""
-        pairs = [(prompt, choice) for prompt in self._prompts(run) for choice in prompt.output.children]
+        thoughts = run.prepared.params.thoughts
+        pairs = [
+            (prompt, ThinkingOutput(choice, thoughts))
+            for prompt in self._prompts(run)
+            for choice in prompt.output.children
+        ]
         usage = Usage(
             prompt_tokens=run.prepared.num_prompt_tokens,
-            completion_tokens=sum(len(choice.token_ids) for _, choice in pairs),
+            completion_tokens=sum(len(choice.whole.token_ids) for _, choice in pairs),
+            reasoning_tokens=sum(choice.num_thoughts for _, choice in pairs),
             cached_tokens=sum(prompt_run.output.num_cached_tokens for prompt_run in run.prompt_runs),
         )
         build = chat_completion_body if run.prepared.endpoint == CHAT_ENDPOINT else text_completion_body
@@ -59,7 +67,7 @@ class AnswerMaker:
         )
         if run.prepared.context is not None:
             body["context"] = run.prepared.context
-        is_truncated = any(choice.finish_reason == FinishReason.LENGTH for _, choice in pairs)
+        is_truncated = any(choice.whole.finish_reason == FinishReason.LENGTH for _, choice in pairs)
         return Answer(body=body, usage=usage, is_truncated=is_truncated)
 
     def _prompts(self, run: LineRun) -> list[_Prompt]:
@@ -81,26 +89,30 @@ class AnswerMaker:
             )
         return prompts
 
-    def _generated(self, prompt: _Prompt, choice: ChildOutput, *, index: int) -> GeneratedChoice:
-        assert choice.finish_reason is not None, "the line is finished"
+    def _generated(self, prompt: _Prompt, choice: ThinkingOutput, *, index: int) -> GeneratedChoice:
+        whole = choice.whole
+        assert whole.finish_reason is not None, "the line is finished"
         logprobs = None
-        if choice.has_logprobs:
-            logprobs = [*prompt.echoed, *self._shown.of_tokens(choice.shown_token_ids, choice.logprobs)]
+        if whole.has_logprobs:
+            logprobs = [*prompt.echoed, *self._shown.of_tokens(*choice.answer_logprobs)]
+            if choice.reasoning is not None:  # the answer's text has no white space at its start either
+                logprobs = list(dropwhile(lambda one: not one.token.strip(), logprobs))
         return GeneratedChoice(
             index=index,
-            text=prompt.echo + choice.text(),
-            finish_reason=choice.finish_reason,
+            text=prompt.echo + choice.answer_text(),
+            finish_reason=whole.finish_reason,
             logprobs=logprobs,
             prompt_logprobs=prompt.ranked,
+            reasoning=choice.reasoning,
         )
 
     @staticmethod
-    def _with_calls(generated: GeneratedChoice, choice: ChildOutput, prepared: PreparedLine) -> GeneratedChoice:
+    def _with_calls(generated: GeneratedChoice, choice: ThinkingOutput, prepared: PreparedLine) -> GeneratedChoice:
         """Move the tool calls of an output out of its text, up to the first stop string."""
         if prepared.calls is None:
             return generated
         # Some models mark calls with special tokens, which the plain text leaves out.
-        parsed = prepared.calls.read(choice.text_with_special_tokens())
+        parsed = prepared.calls.read(choice.answer_text(has_special_tokens=True))
         if parsed is None:
             return generated
         text, calls = parsed

@@ -6,9 +6,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from jobs.lines.body_checks import BodyError
+from jobs.lines.body_template import TRUNCATE
 
 PIECE_CHARACTERS = 64 * 1024
 """Size of the pieces whose tokens are counted at once: a tokenizer needs up to 230 bytes per token."""
+
+MAX_TRUNCATED_CHARACTERS = 4 * 2**20
+"""Characters of a prompt that is tokenised as a whole to keep its last tokens: some 240 MB for usual texts."""
 
 CUT_TOKENS = 256
 """Tokens of each such piece that are not counted: near a cut the whole text may have different and fewer tokens.
@@ -51,6 +55,20 @@ class PromptLengths:
             num_tokens += max(0, len(encoded) - CUT_TOKENS)
             if num_tokens >= self._limit:
                 raise self._too_long(f"at least {num_tokens}", param=param)
+
+    def check_truncated_text(self, text: str, *, is_wanted: Callable[[], bool]) -> None:
+        """Raise BodyError for a text too long to be tokenised as a whole, of which the last tokens are kept.
+
+        Raise Unwanted if `is_wanted` returns False.
+        """
+        if not is_wanted():
+            raise Unwanted
+        if len(text) > MAX_TRUNCATED_CHARACTERS:
+            message = (
+                f"the prompt has {len(text):,} characters; at most {MAX_TRUNCATED_CHARACTERS:,} are tokenised to keep "
+                "the last tokens. Shorten it"
+            )
+            raise BodyError(TRUNCATE, message, code="context_length_exceeded")
 
     def check(self, prompts: Sequence[Sequence[int]], max_tokens: int | None, *, param: str) -> None:
         """Raise BodyError for a prompt that is empty or leaves too little room for the answer."""

@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeGuard
 from engine.params import SamplingParams
 from engine.structured import StructuredOutput
 from engine.text import with_bad_words_as_tokens
+from engine.thoughts import Thoughts
 from jobs.lines.bodies import CHAT_ENDPOINT, ChatRequest, CompletionRequest, parse_body
 from jobs.lines.body_checks import MAX_ECHO_BYTES, MAX_SCORES, BodyError
 from jobs.lines.body_tools import ToolUse
@@ -101,6 +102,15 @@ class PreparedLine:
         return self.max_model_len - len(prompt) if max_tokens is None else max_tokens
 
 
+@dataclass(frozen=True, slots=True)
+class _Thinking:
+    """What the answers to a request may think."""
+
+    thoughts: Thoughts | None = None
+    forbidden_token_ids: tuple[int, ...] = ()
+    """Tokens that would begin thoughts where there shall be none."""
+
+
 class PromptMaker:
     """Applies one model's tokenizer, chat template and limits: `max_model_len` tokens, ids below `vocab_size`."""
 
@@ -130,7 +140,7 @@ class PromptMaker:
         request = parse_body(endpoint, line.body)
         asker = Asker(tenant=tenant, is_wanted=is_wanted)
         calls = self._call_reader(request)
-        prompts = self._checked_prompts(request, is_wanted, room)
+        prompts, thinking = self._checked_prompts(request, is_wanted, room)
         seeds = None
         if request.sampling.seed is None:
             # Derived, so that a line run again after a crash gives the same tokens.
@@ -144,6 +154,7 @@ class PromptMaker:
                 request,
                 calls,
                 asker,
+                thinking=thinking,
                 seed=request.sampling.seed if seeds is None else seeds[0],
             ),
             echoes=self._echoes(request),
@@ -174,7 +185,7 @@ class PromptMaker:
         """
         request = parse_body(endpoint, line.body)
         self._call_reader(request)
-        prompts = self._checked_prompts(request, is_wanted, room)
+        prompts, _ = self._checked_prompts(request, is_wanted, room)
         sampling = request.sampling
         most = default_max_tokens if sampling.max_tokens is None else sampling.max_tokens
         if sampling.logprobs is not None:
@@ -186,15 +197,30 @@ class PromptMaker:
 
     def _checked_prompts(
         self, request: Request, is_wanted: Callable[[], bool], room: Callable[[], AbstractContextManager[None]]
-    ) -> tuple[array[int], ...]:
-        """Return prompts that fit into the context together with their answers. Raise BodyError or Unwanted."""
+    ) -> tuple[tuple[array[int], ...], _Thinking]:
+        """Return prompts that fit into the context together with their answers, and the answers' thoughts.
+
+        Raise BodyError or Unwanted.
+        """
         param = "messages" if isinstance(request, ChatRequest) else "prompt"
-        check = functools.partial(self._lengths.check_text, param=param, is_wanted=is_wanted)
+        check: Check = functools.partial(self._lengths.check_text, param=param, is_wanted=is_wanted)
+        if request.truncation is not None:
+            check = functools.partial(self._lengths.check_truncated_text, is_wanted=is_wanted)
         self._check_token_ids(request)
         with room():
-            prompts = self._prompts(request, check)
+            prompts, thinking = self._prompts(request, check)
+        prompts = self._truncated(request, prompts)
         self._lengths.check(prompts, request.sampling.max_tokens, param=param)
-        return prompts
+        return prompts, thinking
+
+    def _truncated(self, request: Request, prompts: tuple[array[int], ...]) -> tuple[array[int], ...]:
+        """Return the last tokens of each prompt, as many as the request keeps."""
+        if request.truncation is None:
+            return prompts
+        num_tokens = request.truncation
+        if num_tokens == -1:
+            num_tokens = max(1, self._max_model_len - (request.sampling.max_tokens or 1))
+        return tuple(prompt[-num_tokens:] for prompt in prompts)
 
     def _call_reader(self, request: Request) -> CallReader | None:
         """Return the reader of the answer's tool calls. Raise BodyError if the chat template has no tools."""
@@ -207,19 +233,22 @@ class PromptMaker:
             raise BodyError("tools", message, code="unsupported_parameter")
         return CallReader.of(form, tool_use)
 
-    def _prompts(self, request: Request, check: Check) -> tuple[array[int], ...]:
+    def _prompts(self, request: Request, check: Check) -> tuple[tuple[array[int], ...], _Thinking]:
         if isinstance(request, ChatRequest):
             tools = None if request.tool_use is None else for_template(request.tool_use.offered)
-            return (_packed(self._template.prompt(request.messages, tools, check=check)),)
-        return tuple(self._encoded(prompt, check) for prompt in request.prompts)
+            prompt = self._template.prompt(request.messages, tools, use=request.template, check=check)
+            return (_packed(prompt.token_ids),), _Thinking(prompt.thoughts, prompt.forbidden_token_ids)
+        is_truncated = request.truncation is not None
+        return tuple(self._encoded(prompt, check, is_truncated) for prompt in request.prompts), _Thinking()
 
-    def _encoded(self, prompt: str | Sequence[int], check: Check) -> array[int]:
+    def _encoded(self, prompt: str | Sequence[int], check: Check, is_truncated: bool) -> array[int]:
         """Return the tokens of a whole prompt of the caller; special tokens in it count as special tokens."""
         if not isinstance(prompt, str):
             return _packed(prompt)
         check(prompt)
         token_ids = _packed(self._encoder.encode(prompt))
-        self._lengths.check([token_ids], None, param="prompt")  # before the next one is encoded
+        if not is_truncated:
+            self._lengths.check([token_ids], None, param="prompt")  # before the next one is encoded
         return token_ids
 
     def _echoes(self, request: Request) -> tuple[str, ...] | None:
@@ -232,14 +261,19 @@ class PromptMaker:
             for prompt in request.prompts
         )
 
-    def _params(self, request: Request, calls: CallReader | None, asker: Asker, *, seed: int | None) -> SamplingParams:
+    def _params(
+        self, request: Request, calls: CallReader | None, asker: Asker, *, thinking: _Thinking, seed: int | None
+    ) -> SamplingParams:
         sampling = request.sampling
         arguments = {name: value for name, default in _SAMPLING if (value := getattr(sampling, name)) is not default}
         values: dict[str, Any] = arguments | {
             "seed": seed,
             "logit_bias": dict(sampling.logit_bias),
             "structured": self._structured(request, calls, asker),
+            "thoughts": thinking.thoughts,
         }
+        if request.structure is None:  # a structure has no room for them, and is slower with bad words
+            values["bad_words_token_ids"] = [[token_id] for token_id in thinking.forbidden_token_ids]
         if _is_echoed(request) and sampling.logprobs is not None:
             values["prompt_logprobs"] = max(sampling.logprobs, sampling.prompt_logprobs or 0)
         return with_bad_words_as_tokens(SamplingParams(**values), self._tokenizer)

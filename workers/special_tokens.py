@@ -67,6 +67,10 @@ class UserTexts:
         """Return the tools with no mark in their texts."""
         return None if tools is None else [_mapped(tool, self._of_others.broken) for tool in tools]
 
+    def broken_variables(self, variables: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return a template's variables with no mark in their texts."""
+        return {name: _mapped(value, self._of_others.broken) for name, value in variables.items()}
+
     def _broken(self, message: Mapping[str, Any], name: str) -> Any:
         if name == "role":  # already validated; templates make marks of it
             return message[name]

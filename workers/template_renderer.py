@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
+
+from jinja2 import Environment
 
 _PLAIN_METHOD = "PreTrainedTokenizerBase.apply_chat_template"
 """A tokenizer whose class overrides this method is called through its own."""
@@ -22,34 +25,54 @@ class TemplateRenderer:
         self._names: Mapping[str, str] = {} if self._compile is None else dict(tokenizer.special_tokens_map)
         self._known: dict[str, dict[str, Any]] = {}  # by template: its globals and the names of special tokens
 
-    def render(self, messages: Sequence[Mapping[str, Any]], tools: Any, *, template: str | None = None) -> str:
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Any,
+        *,
+        template: str | None = None,
+        variables: Mapping[str, Any] = MappingProxyType({}),
+        begins_answer: bool = True,
+    ) -> str:
         """Render a conversation and the start of its answer with the model's template or `template`.
 
-        The template may raise anything.
+        `variables` are further ones of the template, which may raise anything.
         """
+        others = {**variables, "add_generation_prompt": begins_answer}
         if self._compile is not None and tools is None and all(map(_is_plain, messages)):
-            return self._render_plain(self._compile, template or self._tokenizer.get_chat_template(), list(messages))
-        other = {} if template is None else {"chat_template": template}
-        return str(
-            self._tokenizer.apply_chat_template(
-                list(messages), tools=tools, add_generation_prompt=True, tokenize=False, **other
-            )
-        )
+            source = template or self._tokenizer.get_chat_template()
+            return self._render_plain(self._compile, source, list(messages), others)
+        if template is not None:
+            others["chat_template"] = template
+        return str(self._tokenizer.apply_chat_template(list(messages), tools=tools, tokenize=False, **others))
 
     def _render_plain(
-        self, compile_template: Callable[[str], Any], template: str, messages: Sequence[Mapping[str, Any]]
+        self,
+        compile_template: Callable[[str], Any],
+        template: str,
+        messages: Sequence[Mapping[str, Any]],
+        others: Mapping[str, Any],
     ) -> str:
         """Do what the template's own `render` does, which collects the globals anew for each conversation."""
         compiled = compile_template(template)
         if template not in self._known:
             self._known[template] = dict(compiled.globals) | dict(self._names)
-        variables = {"messages": messages, "tools": None, "documents": None, "add_generation_prompt": True}
+        variables = {"messages": messages, "tools": None, "documents": None, **others}
         context = compiled.new_context(self._known[template] | variables, shared=True)
         return str(compiled.environment.concat(compiled.root_render_func(context)))
 
 
 def _is_plain(message: Mapping[str, Any]) -> bool:
     return type(message) is dict and message.keys() <= _PLAIN_FIELDS and all(type(t) is str for t in message.values())
+
+
+def environment() -> Environment:
+    """Return an environment that parses chat templates: transformers' own, with its tags, or else a plain one."""
+    compile_template = _compiler()
+    if compile_template is None:
+        return Environment(extensions=["jinja2.ext.loopcontrols"])
+    made: Environment = compile_template("").environment
+    return made
 
 
 def _compiler() -> Callable[[str], Any] | None:

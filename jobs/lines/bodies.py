@@ -6,7 +6,7 @@ Pure: the parsed body in, a frozen request out; no SQL, no tokenizer, no engine.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from jobs.lines.body_checks import (
@@ -26,6 +26,7 @@ from jobs.lines.body_checks import (
 from jobs.lines.body_context import ContextRequest, check_placeholder, context, no_context
 from jobs.lines.body_messages import messages
 from jobs.lines.body_structure import ONE_OF_AS_ANY_OF, STRUCTURES, Structure, structure_of
+from jobs.lines.body_template import PLAIN_USE, TEMPLATE, TRUNCATE, TemplateUse, template_use, truncation
 from jobs.lines.body_tools import ToolUse, tool_choice, tool_use_of, tools
 from jobs.lines.sampling import CHECKS, Sampling
 
@@ -45,9 +46,14 @@ class ChatRequest:
 
     messages: tuple[Mapping[str, Any], ...]
     sampling: Sampling
+    given: frozenset[str] = field(default=frozenset(), compare=False)
+    """The sampling parameters that the line sets; the others have defaults."""
     structure: Structure | None = None
     tool_use: ToolUse | None = None
     context: ContextRequest | None = None
+    template: TemplateUse = PLAIN_USE
+    truncation: int | None = None
+    """The most tokens of the prompt, of which the last are kept; −1 for as many as fit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,9 +63,13 @@ class CompletionRequest:
     prompts: tuple[str | tuple[int, ...], ...]
     """As text or token ids."""
     sampling: Sampling
+    given: frozenset[str] = field(default=frozenset(), compare=False)
+    """As in a ChatRequest."""
     structure: Structure | None = None
     echo: bool = False
     """Whether an answer starts with its prompt."""
+    truncation: int | None = None
+    """As in a ChatRequest, for each prompt."""
 
 
 def parse_body(endpoint: str, body: Mapping[str, Any]) -> ChatRequest | CompletionRequest:
@@ -85,9 +95,12 @@ def chat_request(body: Mapping[str, Any]) -> ChatRequest:
     return ChatRequest(
         messages=values["messages"],
         sampling=_sampling(values, logprobs=_chat_logprobs(values)),
+        given=frozenset(values.keys() & CHECKS.keys()),
         structure=structure,
         tool_use=tool_use,
         context=_context(values),
+        template=template_use(values),
+        truncation=values.get(TRUNCATE),
     )
 
 
@@ -107,7 +120,16 @@ def completion_request(body: Mapping[str, Any]) -> CompletionRequest:
     if num_answers > MAX_ANSWERS:
         total = f"prompt holds {num_prompts:,} prompts and n is {sampling.n}: {num_answers:,} answers"
         raise BodyError("n", f"{total}; {MAX_ANSWERS:,} are allowed in a line. Use more lines")
-    return CompletionRequest(prompts=values["prompt"], sampling=sampling, structure=structure_of(values), echo=echo)
+    if echo and TRUNCATE in values:
+        raise BodyError(TRUNCATE, f"{TRUNCATE} and echo are both given, and an echo has its whole prompt; drop one")
+    return CompletionRequest(
+        prompts=values["prompt"],
+        sampling=sampling,
+        given=frozenset(values.keys() & CHECKS.keys()),
+        structure=structure_of(values),
+        echo=echo,
+        truncation=values.get(TRUNCATE),
+    )
 
 
 def _checked(body: Mapping[str, Any], checks: Mapping[str, Check]) -> dict[str, Any]:
@@ -164,12 +186,15 @@ _SHARED: dict[str, Check] = {
     ONE_OF_AS_ANY_OF: flag,
     "model": text,  # matched with the batch by validation
     "max_tokens": whole(1),
+    TRUNCATE: truncation,
     "user": text,
     "stream": only(False),
     "stream_options": refused,
 }
 
-_CHAT: dict[str, Check] = _SHARED | {
+_CHAT: dict[str, Check] = {
+    **_SHARED,
+    **TEMPLATE,
     "messages": messages,
     "context": context,
     "max_completion_tokens": whole(1),
@@ -191,7 +216,6 @@ _CHAT: dict[str, Check] = _SHARED | {
     "audio": refused,
     "moderation": refused,
     "prediction": refused,
-    "reasoning_effort": refused,
     "verbosity": refused,
     "web_search_options": refused,
 }

@@ -20,9 +20,10 @@ _ROLES = {
     "assistant": "assistant",
     "tool": "tool",
 }
-_FIELDS = frozenset({"role", "content", "name", "tool_calls", "tool_call_id"})
+_THOUGHTS = ("reasoning_content", "reasoning")  # DeepSeek's name and ours in answers, and newer vLLM's
+_FIELDS = frozenset({"role", "content", "name", "tool_calls", "tool_call_id", *_THOUGHTS})
 # Fields of API answers that users copy into a history: accepted while empty.
-_EMPTY_MESSAGE_FIELDS = frozenset({"refusal", "annotations", "audio", "function_call", "reasoning_content"})
+_EMPTY_MESSAGE_FIELDS = frozenset({"refusal", "annotations", "audio", "function_call"})
 
 
 def messages(name: str, value: Any) -> tuple[Mapping[str, Any], ...]:
@@ -52,6 +53,8 @@ def _message(name: str, value: Any) -> Mapping[str, Any]:
         message["tool_call_id"] = text(f"{name}.tool_call_id", answers)
     elif answers:
         _check_role(f"{name}.tool_call_id", role, "tool")
+    if thoughts := _thoughts(name, value, role):
+        message["reasoning_content"] = thoughts
     if value.get("name") is not None:
         message["name"] = text(f"{name}.name", value["name"])
     return message
@@ -65,6 +68,16 @@ def _check_fields(name: str, value: Mapping[str, Any]) -> None:
             raise BodyError(f"{name}.{key}", f"{name}.{key} is not a field of a message", code="unknown_parameter")
         if part not in (None, [], ""):
             raise unsupported(f"{name}.{key}", f"{name}.{key} is not supported; only text and tool calls are")
+
+
+def _thoughts(name: str, value: Mapping[str, Any], role: str) -> str:
+    """Return an earlier answer's thoughts, under whichever of their names; empty if there are none."""
+    given = {key: text(f"{name}.{key}", value[key]) for key in _THOUGHTS if value.get(key) not in (None, "")}
+    for key in given:
+        _check_role(f"{name}.{key}", role, "assistant")
+    if len(set(given.values())) > 1:
+        raise BodyError(f"{name}.reasoning", f"{name}.reasoning and {name}.reasoning_content differ; give one of them")
+    return str(next(iter(given.values()), ""))
 
 
 def _check_role(name: str, role: str, allowed: str) -> None:

@@ -157,7 +157,8 @@ def _tokens_of_context(context: Any) -> int:
 
 
 def _tokens_of_message(message: Mapping[str, Any]) -> int:
-    around = _tokens_of_json(message.get("tool_calls")) + _TOKENS_PER_MESSAGE
+    thoughts = message.get("reasoning_content") or message.get("reasoning") or ""
+    around = _tokens_of_json(message.get("tool_calls")) + _tokens_of(thoughts) + _TOKENS_PER_MESSAGE
     content = message.get("content")
     if content is None:
         return around

@@ -44,6 +44,8 @@ def _check_length(
             f"for the prompt. Lower it to {max_model_len - 1} at most",
             code="context_length_exceeded",
         )
+    if request.truncation is not None:
+        return
     param = "messages" if isinstance(request, ChatRequest) else "prompt"
     most = LONGEST_TOKEN * max_model_len * (1 if isinstance(request, ChatRequest) else len(request.prompts))
     if len(content) < most:  # a byte is at most a token, whatever the estimate: most lines need none

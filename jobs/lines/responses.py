@@ -56,6 +56,18 @@ class ToolCall:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Reasoning:
+    """The thoughts before an answer."""
+
+    text: str
+    finish_reason: str
+    """`stop`: the model ended them; `budget`: their budget did; `length`: a token limit cut them, and nothing follows.
+    """
+    has_answer: bool
+    """Whether an answer follows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GeneratedChoice:
     """One finished sequence."""
 
@@ -69,6 +81,8 @@ class GeneratedChoice:
     prompt_logprobs: PromptLogprobs | None = None
     """None: not requested."""
     tool_calls: Sequence[ToolCall] = ()
+    reasoning: Reasoning | None = None
+    """None: the model did not think, or its thoughts have no marks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +94,8 @@ class Usage:
     completion_tokens: int
     cached_tokens: int = 0
     """Prompt tokens found in the prefix cache."""
+    reasoning_tokens: int = 0
+    """Tokens of thoughts among the completion's, without their marks."""
 
     def wire(self) -> dict[str, Any]:
         return {
@@ -87,6 +103,7 @@ class Usage:
             "completion_tokens": self.completion_tokens,
             "total_tokens": self.prompt_tokens + self.completion_tokens,
             "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
+            "completion_tokens_details": {"reasoning_tokens": self.reasoning_tokens},
         }
 
 
@@ -192,7 +209,16 @@ def _chat_choice(choice: GeneratedChoice, response_id: str) -> dict[str, Any]:
             _tool_call(call, f"{response_id}:{choice.index}:{index}") for index, call in enumerate(choice.tool_calls)
         ]
         finish_reason = "tool_calls" if finish_reason == "stop" else finish_reason
-    return {"index": choice.index, "message": message, "logprobs": logprobs, "finish_reason": finish_reason}
+    thoughts = {} if choice.reasoning is None else _with_reasoning(message, choice.reasoning)
+    return {"index": choice.index, "message": message, "logprobs": logprobs, "finish_reason": finish_reason} | thoughts
+
+
+def _with_reasoning(message: dict[str, Any], reasoning: Reasoning) -> dict[str, Any]:
+    """Add the thoughts to a message, which has no content where no answer followed; return the choice's own field."""
+    message["reasoning_content"] = reasoning.text
+    if not reasoning.has_answer:
+        message["content"] = None
+    return {"reasoning_finish_reason": reasoning.finish_reason}
 
 
 def _tool_call(call: ToolCall, origin: str) -> dict[str, Any]:

@@ -49,8 +49,8 @@ class Sampling:
     temperature: float = _parameter(
         1.0,
         Within(Number(0.0, MAX_TEMPERATURE)),
-        note="0 is greedy; where it or `top_p` is not given it is 1, whatever the model's `generation_config.json` "
-        "suggests",
+        note="0 is greedy; where it or `top_p` is not given it is 1, unless the worker takes [the model's suggestion]"
+        "(thinking.md#sampling-that-a-model-suggests)",
     )
     top_p: float = _parameter(1.0, top_p, allowed="above 0 … 1")
     top_k: int = _parameter(0, in_range("top_k"), note="vLLM's; 0 and −1 switch it off")

@@ -123,12 +123,12 @@ def test_a_copy_goes_on_by_itself() -> None:
 def test_a_budget_forces_the_end_mark_and_nothing_else() -> None:
     one = gate(is_open=True, budget=2, is_structured=False)
     for token_id in (5, 6):
-        assert one.forced == ()
+        assert not one.forced
         one.read(token_id)
     assert one.forced == (END,)
     assert one.next == Next(only=frozenset({END}))
     one.read(END)
-    assert one.forced == ()
+    assert not one.forced
     assert one.next == Next()
 
 
@@ -149,4 +149,7 @@ def test_a_budget_leads_channels_to_the_answer() -> None:
     one = gate(CHANNELS, budget=1, is_structured=False)
     for token_id in (*THINKING, 1):
         one.read(token_id)
-    assert one.forced == (END, *ANSWERING)
+    for position, token_id in enumerate((END, *ANSWERING)):
+        assert one.forced == (END, *ANSWERING)[position:]
+        one.read(token_id)
+    assert not one.forced

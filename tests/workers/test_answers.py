@@ -97,6 +97,7 @@ def test_a_finished_line_has_its_text_and_usage_without_the_stop_token(tokenizer
         "completion_tokens": len(token_ids) + 1,
         "total_tokens": len(token_ids) + 4,
         "prompt_tokens_details": {"cached_tokens": 2},
+        "completion_tokens_details": {"reasoning_tokens": 0},
     }
 
 

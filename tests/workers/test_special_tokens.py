@@ -63,7 +63,7 @@ def talk(*texts: str) -> list[Message]:
 
 
 def prompt_of(tokenizer: Any, messages: list[Message], tools: Any = None) -> list[int]:
-    return ChatTemplate(tokenizer).prompt(messages, tools)
+    return ChatTemplate(tokenizer).prompt(messages, tools).token_ids
 
 
 def told(tokenizer: Any, messages: list[Message], tools: Any = None) -> str:

@@ -189,7 +189,7 @@ def test_what_has_no_effect_is_accepted_and_changes_nothing(fields: dict[str, An
     "fields",
     [
         {"stream": True}, {"store": True},
-        {"modalities": ["audio"]}, {"service_tier": "flex"}, {"reasoning_effort": "low"},
+        {"modalities": ["audio"]}, {"service_tier": "flex"},
         {"stream_options": {}}, {"web_search_options": {}}, {"audio": {}}, {"prediction": {}}, {"functions": [{}]},
         {"store": 0},
     ],

@@ -73,6 +73,7 @@ def test_identical_greedy_lines_are_computed_once_and_each_has_its_answer(
             "completion_tokens": 0,
             "total_tokens": 0,
             "prompt_tokens_details": {"cached_tokens": 0},
+            "completion_tokens_details": {"reasoning_tokens": 0},
             "copy_of": "c0",
         }
     ids = [(each["id"], each["response"]["request_id"], each["response"]["body"]["id"]) for each in found]

@@ -116,7 +116,7 @@ def test_every_prompt_is_counted_as_it_runs_and_nothing_is_billed(
     finish(counter)
     found = read(count_id)
     prompts = [
-        parts.prompts._template.prompt(one["body"]["messages"], None, check=lambda _: None) for one in lines
+        parts.prompts._template.prompt(one["body"]["messages"], None, check=lambda _: None).token_ids for one in lines
     ]  # fmt: skip
     assert found.state == CountState.COUNTED
     assert found.input_tokens == sum(map(len, prompts))
