@@ -57,15 +57,15 @@ class InputTokensDetails(WireModel):
 
 
 class OutputTokensDetails(WireModel):
-    reasoning_tokens: Literal[0] = 0
-    """Always 0: the engine does not count reasoning separately."""
+    reasoning_tokens: int
+    """Tokens of thoughts, for models whose chat template has marks of them."""
 
 
 class BatchUsage(WireModel):
     input_tokens: int
     input_tokens_details: InputTokensDetails
     output_tokens: int
-    output_tokens_details: OutputTokensDetails = OutputTokensDetails()
+    output_tokens_details: OutputTokensDetails
     total_tokens: int
 
 
@@ -186,6 +186,7 @@ def usage_of(batch: Batch) -> BatchUsage:
         input_tokens=batch.input_tokens,
         input_tokens_details=InputTokensDetails(cached_tokens=batch.cached_tokens),
         output_tokens=batch.output_tokens,
+        output_tokens_details=OutputTokensDetails(reasoning_tokens=batch.reasoning_tokens),
         total_tokens=batch.input_tokens + batch.output_tokens,
     )
 

@@ -32,6 +32,9 @@ class UsageObject(WireModel):
     cached_tokens: int
     """Prompt tokens from the prefix cache."""
     output_tokens: int
+    """Tokens of answers, including those of thoughts."""
+    reasoning_tokens: int
+    """Tokens of thoughts among them."""
     cost: str
     """Exact, in units of the currency."""
     cost_micros: int
@@ -58,6 +61,7 @@ class UsageObject(WireModel):
             input_tokens=usage.input_tokens,
             cached_tokens=usage.cached_tokens,
             output_tokens=usage.output_tokens,
+            reasoning_tokens=usage.reasoning_tokens,
             cost=in_currency(usage.cost_picos),
             cost_micros=rounded_micros(usage.cost_picos),
             gpu_seconds=usage.worker_microseconds / 1e6,

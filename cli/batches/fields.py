@@ -43,7 +43,7 @@ def _shown(name: str, value: Any, *, currency: str) -> Iterator[tuple[str, str]]
     elif name == "usage":
         cached = value["input_tokens_details"]["cached_tokens"]
         yield "input", f"{counted(value['input_tokens'], 'token')}, {cached:,} of them cached"
-        yield "output", counted(value["output_tokens"], "token")
+        yield "output", counted(value["output_tokens"], "token") + _of_thoughts(value)
     elif name == "cost":
         yield name, f"{value} {currency}".rstrip()
     elif name in ("cost_micros", "currency"):
@@ -52,6 +52,11 @@ def _shown(name: str, value: Any, *, currency: str) -> Iterator[tuple[str, str]]
         yield name, " ".join(f"{key}={word}" for key, word in value.items())
     else:
         yield name, str(value)
+
+
+def _of_thoughts(usage: Mapping[str, Any]) -> str:
+    num_tokens = (usage.get("output_tokens_details") or {}).get("reasoning_tokens")  # not every server has it
+    return f", {num_tokens:,} of them thoughts" if num_tokens else ""
 
 
 def estimate_fields(estimate: Mapping[str, Any]) -> dict[str, str]:

@@ -20,6 +20,7 @@ from jobs.accounts.money import PICOS_A_UNIT, in_currency
 
 _PAGE = 1000
 _COUNTS = ("lines", "input_tokens", "cached_tokens", "output_tokens")
+_THOUGHTS = "reasoning_tokens"
 _STEPS = "document_steps"
 _READING = ("reading_seconds", "reading_cost")
 _GROUPS = {"day": ("day",), "model": ("model",), "key": ("key", "key_id"), "batch": ("batch_id",)}
@@ -127,10 +128,11 @@ def _print_csv(rows: Sequence[dict[str, Any]], *, currency: str) -> None:
         "gpu_seconds",
         _STEPS,
         *_READING,
+        _THOUGHTS,
     ]
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow([*names, "currency"])
-    missing = dict.fromkeys(("truncated", _STEPS, *_READING))  # which an older server does not count
+    missing = dict.fromkeys((_THOUGHTS, "truncated", _STEPS, *_READING))  # which an older server does not count
     full = (missing | row for row in rows)
     writer.writerows([*(row[name] for name in names), currency] for row in full)
 

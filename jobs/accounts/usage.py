@@ -79,6 +79,8 @@ class Usage:
     """Including cached ones."""
     cached_tokens: int
     output_tokens: int
+    """Including those of thoughts."""
+    reasoning_tokens: int
     cost_picos: int
     worker_microseconds: int
     reading_microseconds: int
@@ -171,6 +173,7 @@ def _usage(row: Row[Any], group_by: Sequence[GroupBy], hints: dict[str, str]) ->
         input_tokens=int(row.input_tokens),
         cached_tokens=int(row.cached_tokens),
         output_tokens=int(row.output_tokens),
+        reasoning_tokens=int(row.reasoning_tokens),
         cost_picos=int(row.cost_picos),
         worker_microseconds=int(row.worker_microseconds),
         reading_microseconds=int(row.reading_microseconds),
@@ -198,7 +201,7 @@ def _query(group_by: Sequence[GroupBy], *, is_first: bool) -> str:
             sum(ledger.worker_microseconds) AS worker_microseconds,
             sum(ledger.reading_microseconds) AS reading_microseconds,
             sum(CAST(ledger.reading_microseconds AS numeric) * ledger.reading_price_picos) AS reading_picos,
-            sum(ledger.num_truncated) AS num_truncated
+            sum(ledger.num_truncated) AS num_truncated, sum(ledger.reasoning_tokens) AS reasoning_tokens
         FROM ledger {"JOIN batch ON batch.id = ledger.batch_id" if GroupBy.KEY in group_by else ""}
         WHERE ledger.tenant_id = :tenant_id
             AND ledger.created_at >= CAST(:since AS date)::timestamp AT TIME ZONE 'UTC'

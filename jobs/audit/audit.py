@@ -100,7 +100,7 @@ def _ledger(row: Row[Any]) -> Iterator[str]:
         billed, results_value = getattr(row, f"ledger_{name}"), getattr(row, f"result_{name}")
         if billed != results_value:
             yield f"the ledger has {name} {billed} and the results give {results_value}"
-    for name in ("worker_microseconds", "reading_microseconds"):
+    for name in ("worker_microseconds", "reading_microseconds", "reasoning_tokens"):
         billed, counted_value = getattr(row, f"ledger_{name}"), getattr(row, name)
         if billed != counted_value:
             yield f"the ledger has {name} {billed} and the batch {counted_value}"
@@ -153,6 +153,7 @@ _BATCHES = text(f"""
         SELECT batch_id, sum(num_results) AS num_results, sum(input_tokens) AS input_tokens,
             sum(cached_tokens) AS cached_tokens, sum(output_tokens) AS output_tokens,
             sum(worker_microseconds) AS worker_microseconds, sum(reading_microseconds) AS reading_microseconds,
+            sum(reasoning_tokens) AS reasoning_tokens,
             sum(cost_picos) AS cost_picos,
             count(*) FILTER (WHERE is_mispriced) AS num_mispriced,
             sum(cost_picos) FILTER (WHERE is_mispriced) AS mispriced_cost_picos,
@@ -173,6 +174,7 @@ _BATCHES = text(f"""
         batch.cached_tokens, batch.output_tokens, batch.reserved_tokens, batch.covered_tokens,
         batch.worker_microseconds, coalesce(entries.worker_microseconds, 0) AS ledger_worker_microseconds,
         batch.reading_microseconds, coalesce(entries.reading_microseconds, 0) AS ledger_reading_microseconds,
+        batch.reasoning_tokens, coalesce(entries.reasoning_tokens, 0) AS ledger_reasoning_tokens,
         coalesce(covers.tokens, 0) AS chunk_covered_tokens,
         batch.cost_picos,
         coalesce(results.num_results, 0) AS num_results, coalesce(results.last_result_no, 0) AS last_result_no,

@@ -257,9 +257,9 @@ _COUNT_AND_BILL = text(f"""
     INSERT INTO ledger (tenant_id, batch_id, chunk_id, fence, flush_no, model, num_results, input_tokens,
         cached_tokens, output_tokens, cost_picos, priority, input_price_picos, cached_input_price_picos,
         output_price_picos, worker_microseconds, reading_microseconds, reading_price_picos,
-        num_truncated)
+        num_truncated, reasoning_tokens)
     VALUES (:tenant_id, :batch_id, :chunk_id, :fence, :flush_no, :model, :num_results, :input_tokens,
         :cached_tokens, :output_tokens, :cost_picos, :priority, :input_price_picos, :cached_input_price_picos,
         :output_price_picos, :worker_microseconds, :reading_microseconds, :reading_price_picos,
-        :num_truncated)
+        :num_truncated, :reasoning_tokens)
 """)

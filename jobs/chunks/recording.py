@@ -30,6 +30,8 @@ class LineResult:
     input_tokens: int = 0
     cached_tokens: int = 0
     output_tokens: int = 0
+    reasoning_tokens: int = 0
+    """Tokens of thoughts among the output's."""
     reading_microseconds: int = 0
     """Time that document readers worked at the line."""
     is_truncated: bool = False
@@ -54,6 +56,7 @@ class Recorded:
     input_tokens: int
     cached_tokens: int
     output_tokens: int
+    reasoning_tokens: int
     reading_microseconds: int
     cost_picos: int
 
@@ -118,12 +121,14 @@ def copy_rows(session: Session, statement: str, rows: Iterable[Sequence[object]]
 
 
 _TOKENS = ("input_tokens", "cached_tokens", "output_tokens")
-_SUMS = ("num_completed", "num_failed", "num_truncated", "num_computed", *_TOKENS, "reading_microseconds")
+_COUNTED = ("reasoning_tokens", "reading_microseconds")
+"""Counted on the batch and in the ledger, and not stored with a result."""
+_SUMS = ("num_completed", "num_failed", "num_truncated", "num_computed", *_TOKENS, *_COUNTED)
 
 
 def _columns(results: Sequence[LineResult]) -> dict[str, Any]:
     stored = ("line_no", "status_code", "is_error", "input_tokens", "cached_tokens", "output_tokens")
-    names = (*stored, "is_truncated", "reading_microseconds")  # used only for counting
+    names = (*stored, "is_truncated", *_COUNTED)
     lines = {"line": [result.line for result in results]}
     return lines | {name: _array(getattr(result, name) for result in results) for name in names}
 
@@ -149,9 +154,10 @@ _INSERT = text("""
         SELECT * FROM unnest(
             CAST(:line_no AS bigint[]), CAST(:status_code AS smallint[]), CAST(:is_error AS boolean[]),
             CAST(:input_tokens AS bigint[]), CAST(:cached_tokens AS bigint[]), CAST(:output_tokens AS bigint[]),
-            CAST(:line AS bytea[]), CAST(:is_truncated AS boolean[]), CAST(:reading_microseconds AS bigint[])
+            CAST(:line AS bytea[]), CAST(:is_truncated AS boolean[]), CAST(:reasoning_tokens AS bigint[]),
+            CAST(:reading_microseconds AS bigint[])
         ) AS row (line_no, status_code, is_error, input_tokens, cached_tokens, output_tokens, line, is_truncated,
-            reading_microseconds)
+            reasoning_tokens, reading_microseconds)
     ), missing AS (
         SELECT given.*, row_number() OVER (ORDER BY given.line_no) AS position FROM given
         WHERE NOT EXISTS (
@@ -174,6 +180,8 @@ _INSERT = text("""
         count(*) FILTER (WHERE input_tokens + output_tokens > 0) AS num_computed,
         coalesce(sum(input_tokens), 0) AS input_tokens, coalesce(sum(cached_tokens), 0) AS cached_tokens,
         coalesce(sum(output_tokens), 0) AS output_tokens,
+        (SELECT coalesce(sum(reasoning_tokens), 0) FROM given WHERE line_no IN (SELECT line_no FROM inserted))
+            AS reasoning_tokens,
         (SELECT coalesce(sum(reading_microseconds), 0) FROM given WHERE line_no IN (SELECT line_no FROM inserted))
             AS reading_microseconds
     FROM inserted
@@ -183,7 +191,8 @@ COUNT = """
     UPDATE batch SET num_completed = num_completed + :num_completed, num_failed = num_failed + :num_failed,
         num_truncated = num_truncated + :num_truncated, num_computed = num_computed + :num_computed,
         input_tokens = input_tokens + :input_tokens, cached_tokens = cached_tokens + :cached_tokens,
-        output_tokens = output_tokens + :output_tokens, cost_picos = cost_picos + :cost_picos,
+        output_tokens = output_tokens + :output_tokens, reasoning_tokens = reasoning_tokens + :reasoning_tokens,
+        cost_picos = cost_picos + :cost_picos,
         worker_microseconds = worker_microseconds + :worker_microseconds,
         reading_microseconds = reading_microseconds + :reading_microseconds
     WHERE id = :batch_id

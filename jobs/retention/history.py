@@ -121,6 +121,7 @@ _ROLL_UP = text(f"""
             CAST(sum(worker_microseconds) AS bigint) AS worker_microseconds,
             CAST(sum(reading_microseconds) AS bigint) AS reading_microseconds,
             CAST(sum(num_truncated) AS bigint) AS num_truncated,
+            CAST(sum(reasoning_tokens) AS bigint) AS reasoning_tokens,
             count(*) AS num_gone
         FROM gone GROUP BY first_id
     ), summed AS (
@@ -132,7 +133,8 @@ _ROLL_UP = text(f"""
             cost_picos = ledger.cost_picos + added.cost_picos,
             worker_microseconds = ledger.worker_microseconds + added.worker_microseconds,
             reading_microseconds = ledger.reading_microseconds + added.reading_microseconds,
-            num_truncated = ledger.num_truncated + added.num_truncated
+            num_truncated = ledger.num_truncated + added.num_truncated,
+            reasoning_tokens = ledger.reasoning_tokens + added.reasoning_tokens
         FROM added WHERE ledger.id = added.first_id RETURNING added.num_gone
     )
     SELECT coalesce(sum(num_gone), 0) FROM summed

@@ -156,6 +156,7 @@ class Batch(Base):
     # Set while it is put off because its tenant has used so many seconds of reading today: `jobs.accounts.reading`.
     reading_limit_seconds: Mapped[int | None]
     held_by: Mapped[str | None]  # what fills its lines first; until then it is not validated: `jobs.hooks.Holder`
+    reasoning_tokens: Mapped[int] = mapped_column(server_default="0")  # tokens of thoughts among the output's
     # Whether lines may still be added to it, and it does not end before: `jobs.batches.growth.adding`.
     is_growing: Mapped[bool] = mapped_column(server_default="false")
 

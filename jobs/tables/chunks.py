@@ -156,3 +156,4 @@ class Ledger(Base):
     num_truncated: Mapped[int]  # results with an answer cut at a token limit
     reading_microseconds: Mapped[int] = mapped_column(server_default="0")  # document reading time
     reading_price_picos: Mapped[int] = mapped_column(server_default="0")  # per microsecond of it
+    reasoning_tokens: Mapped[int] = mapped_column(server_default="0")  # tokens of thoughts among the output's

@@ -64,6 +64,7 @@ CREATE TABLE batch (
     reading_microseconds bigint DEFAULT '0' NOT NULL,
     reading_limit_seconds bigint,
     held_by text,
+    reasoning_tokens bigint DEFAULT '0' NOT NULL,
     is_growing boolean DEFAULT 'false' NOT NULL,
     CONSTRAINT batch_pkey PRIMARY KEY (id),
     CONSTRAINT batch_tenant_id_idempotency_key_key UNIQUE (tenant_id, idempotency_key),

@@ -93,6 +93,7 @@ CREATE TABLE ledger (
     num_truncated bigint NOT NULL,
     reading_microseconds bigint DEFAULT '0' NOT NULL,
     reading_price_picos bigint DEFAULT '0' NOT NULL,
+    reasoning_tokens bigint DEFAULT '0' NOT NULL,
     CONSTRAINT ledger_pkey PRIMARY KEY (id),
     CONSTRAINT ledger_chunk_id_fence_flush_no_key UNIQUE (chunk_id, fence, flush_no),
     CONSTRAINT ledger_tenant_id_fkey FOREIGN KEY(tenant_id) REFERENCES tenant (id),

@@ -16,6 +16,9 @@ ALTER TABLE model RENAME COLUMN cached_input_price_micros TO cached_input_price_
 ALTER TABLE model RENAME COLUMN output_price_micros TO output_price_picos;
 ALTER TABLE worker ALTER COLUMN running_lines SET DEFAULT '{}', ALTER COLUMN running_lines SET NOT NULL;
 ALTER TABLE api_key ALTER COLUMN scopes DROP DEFAULT;
+-- No thoughts were counted before: a zero says so.
+ALTER TABLE batch ADD COLUMN reasoning_tokens bigint DEFAULT '0' NOT NULL;
+ALTER TABLE ledger ADD COLUMN reasoning_tokens bigint DEFAULT '0' NOT NULL;
 ALTER TABLE checkpoint ALTER COLUMN model_fingerprint DROP DEFAULT;
 ALTER TABLE fair_share ALTER COLUMN waiting_since DROP DEFAULT;
 -- Where the server names what keeps a column from being null, it is named as of a new table.

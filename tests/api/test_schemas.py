@@ -24,7 +24,7 @@ SECONDS = 1767323045
 def a_batch(**columns: Any) -> Batch:
     """Return a new batch as Postgres would, without Postgres; keywords override its columns."""
     counts = ("num_unlisted_errors", "num_requests", "num_completed", "num_failed", "num_truncated", "input_tokens")
-    zeros = dict.fromkeys((*counts, "cached_tokens", "output_tokens", "cost_picos"), 0)
+    zeros = dict.fromkeys((*counts, "cached_tokens", "output_tokens", "reasoning_tokens", "cost_picos"), 0)
     texts = {"endpoint": "/v1/completions", "completion_window": "24h", "priority": "normal", "invalid_lines": "fail"}
     texts["uncovered_lines"] = "wait"
     names = {"id": "batch_1", "input_file_id": "file_1", "state": "validating"}
@@ -51,7 +51,7 @@ def test_a_batch_has_every_field_of_the_contract() -> None:
     errors = [{"code": "url_mismatch", "message": "no", "param": "url", "line": 3}]
     batch = a_batch(
         state="failed", failed_at=MOMENT, errors=errors, num_unlisted_errors=4, num_requests=9, num_completed=5,
-        num_failed=4, num_truncated=2, input_tokens=10, cached_tokens=2, output_tokens=20,
+        num_failed=4, num_truncated=2, input_tokens=10, cached_tokens=2, output_tokens=20, reasoning_tokens=6,
         request_metadata={"a": "b"}, model="m", priority="bulk", invalid_lines="skip", cost_picos=6_500_000,
     )  # fmt: skip
     sent = as_sent(BatchObject.of(batch, Outlook(), currency="EUR"))
@@ -66,6 +66,7 @@ def test_a_batch_has_every_field_of_the_contract() -> None:
     assert typed.request_counts.model_dump() == {"total": 9, "completed": 5, "failed": 4, "truncated": 2}
     assert typed.usage is not None
     assert (typed.usage.total_tokens, typed.usage.input_tokens_details.cached_tokens) == (30, 2)
+    assert typed.usage.output_tokens_details.reasoning_tokens == 6
     assert (sent["priority"], sent["invalid_lines"], sent["cost_micros"]) == ("bulk", "skip", 7)
     assert (sent["cost"], sent["currency"]) == ("0.0000065", "EUR")
     assert set(ClientBatch.model_fields) <= set(sent)

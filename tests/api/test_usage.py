@@ -34,6 +34,7 @@ def used(deployment: Any, client: OpenAI, input_lines: Callable[..., bytes]) -> 
                 Ledger(
                     tenant_id=tenant_id, batch_id=batch.id, chunk_id=hash(batch.id), fence=1, flush_no=0, model="m",
                     num_results=number, input_tokens=10, cached_tokens=3, output_tokens=5, cost_picos=1_500_001,
+                    reasoning_tokens=2,
                     worker_microseconds=2_250_000, num_truncated=number - 1, priority="normal", input_price_picos=0,
                     output_price_picos=0,
                 )
@@ -54,6 +55,7 @@ def test_usage_of_today_has_tokens_cost_and_gpu_seconds(used: tuple[OpenAI, list
             "object": "usage", "day": today, "model": None, "key_id": None, "key": None, "batch_id": None, "lines": 3,
             "truncated": 1,
             "input_tokens": 20, "cached_tokens": 6, "output_tokens": 10, "cost": "0.000003000002", "cost_micros": 3,
+            "reasoning_tokens": 4,
             "gpu_seconds": 4.5, "document_steps": 0, "reading_seconds": 0.0, "reading_cost": "0.00",
         }
     ]  # fmt: skip

@@ -94,7 +94,8 @@ def test_all_pages_are_read_and_a_pipe_gets_bare_numbers(asked: list[dict[str, l
 def test_csv_is_exact_and_has_one_header(asked: list[dict[str, list[str]]]) -> None:
     header, *rows = usage("--csv").stdout.splitlines()
     assert header.startswith("day,model,key_id,key,batch_id,lines,")
-    assert [line.split(",")[-8:] for line in rows] == [["3", "0.000001500001", "1", "1234.56", "", "", "", "EUR"]] * 2
+    assert [line.split(",")[-9:] for line in rows] == [["3", "0.000001500001", "1", "1234.56", *[""] * 4, "EUR"]] * 2
+    assert header.endswith(",reasoning_tokens,currency")
 
 
 def test_a_terminal_shows_numbers_flush_right_and_their_total(

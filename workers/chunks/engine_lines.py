@@ -186,6 +186,7 @@ class EngineLines(ChunkLines[PreparedLine]):
             input_tokens=answer.usage.prompt_tokens,
             cached_tokens=answer.usage.cached_tokens,
             output_tokens=answer.usage.completion_tokens,
+            reasoning_tokens=answer.usage.reasoning_tokens,
             is_truncated=answer.is_truncated,
         )
 

@@ -50,6 +50,7 @@ def answer(claim: ClaimedChunk, line_no: int, *, input_tokens: int = 5, output_t
         input_tokens=input_tokens,
         output_tokens=output_tokens,
         cached_tokens=1,
+        reasoning_tokens=2,
     )
 
 

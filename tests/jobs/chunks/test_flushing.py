@@ -63,6 +63,7 @@ def test_a_flush_stores_counts_and_bills_in_one_transaction(session: Session, ru
         6,
         22_000_000,
     )
+    assert (batch.reasoning_tokens, entry.reasoning_tokens) == (4, 4)
     assert leasing.lines_done(session, claim) == {0, 2}
 
 
