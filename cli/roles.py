@@ -125,6 +125,12 @@ def worker(
     chat_template: Annotated[
         Path | None, typer.Option(help="Jinja file with a chat template [default: the model's own]")
     ] = None,
+    suggested_sampling: Annotated[
+        bool,
+        typer.Option(
+            "--suggested-sampling", help="Sample as the model's generation_config.json says where a line does not."
+        ),
+    ] = False,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N")] = "auto",
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16")] = "auto",
     model_impl: Annotated[str, typer.Option(help="Implementation: auto, tokenmill or transformers")] = "auto",
@@ -210,6 +216,7 @@ def worker(
         path=path,
         engine=lambda folder: EngineConfig(model=folder, **options),
         chat_template=chat_template,
+        has_suggested_sampling=suggested_sampling,
         before_database=lambda: None if start_file is None else _check_once_there(start_file, settings),
     )
 

@@ -45,6 +45,7 @@ class StackOptions:
     num_workers: int = 1
     chat_template: Path | None = None  # a file with a template instead of the model's own
     server: ModelServer | None = None  # what answers instead of our engine
+    suggested_sampling: bool = False  # whether lines sample as generation_config.json says where they do not
     max_deaths: int | None = None  # of one child in a row; None: restart it forever
     environment: Mapping[str, str] = field(default_factory=dict)  # TOKENMILL_* defaults; the user's own variables win
     external_servers: bool = False  # use the servers that the environment names, and start only the others
@@ -248,11 +249,15 @@ def _drain_seconds(environment: Mapping[str, str]) -> float:
 def _worker_arguments(options: StackOptions) -> tuple[str, ...]:
     if options.server is not None:
         return ("--model", options.model.name, *options.server.arguments(options.model.name_at_server))
-    return ("--model", options.model.name, "--path", options.model.path, *_template_of(options))
+    return ("--model", options.model.name, "--path", options.model.path, *_model_options(options))
 
 
-def _template_of(options: StackOptions) -> tuple[str, ...]:
-    return () if options.chat_template is None else ("--chat-template", str(options.chat_template.absolute()))
+def _model_options(options: StackOptions) -> Iterator[str]:
+    """Yield the arguments of a worker for how lines are rendered and sampled."""
+    if options.chat_template is not None:
+        yield from ("--chat-template", str(options.chat_template.absolute()))
+    if options.suggested_sampling:
+        yield "--suggested-sampling"
 
 
 def _role(

@@ -51,6 +51,12 @@ def up(
     max_model_len: Annotated[
         int | None, typer.Option(min=2, help="Tokens of the server's context [default: as it tells]")
     ] = None,
+    suggested_sampling: Annotated[
+        bool,
+        typer.Option(
+            "--suggested-sampling", help="Sample as the model's generation_config.json says where a line does not."
+        ),
+    ] = False,
     workers: Annotated[
         int, typer.Option(min=0, help="Engines to run, one per GPU if several; 0: start workers yourself.")
     ] = 1,
@@ -84,6 +90,7 @@ def up(
         port=port,
         num_workers=workers,
         chat_template=chat_template,
+        suggested_sampling=suggested_sampling,
         external_servers=external_servers,
     )
     try:

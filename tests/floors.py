@@ -82,7 +82,7 @@ FLOORS = {
         ["outputs", "structured", "thoughts", "gguf", "detokenizer"],
         ["vllm_params"],
         ["config", "params", "tokenizer"],
-        ["prompts", "text", "scheduling"],
+        ["prompts", "suggested_sampling", "text", "scheduling"],
         ["models", "child_output", "chat_prompts"],
         ["device", "pooling", "speculation", "vllm_settings"],
         ["grammars"],

@@ -6,7 +6,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -20,6 +20,7 @@ from engine.models.paths import resolve_model_path
 from engine.pooling.purposes import Purpose, purpose_of
 from engine.process.messages import EngineInfo
 from engine.process.parent import EngineProcess
+from engine.suggested_sampling import suggested_sampling
 from engine.tokenizer import load_tokenizer
 from jobs import served_models
 from jobs.database import BRIEF_SECONDS, connect, sessions, transaction
@@ -58,12 +59,14 @@ def main(
     path: str | None,
     engine: Callable[[str], EngineConfig],
     chat_template: Path | None = None,
+    has_suggested_sampling: bool = False,
     before_database: Callable[[], None] = lambda: None,
 ) -> None:
     """Serve `model` until SIGTERM. `path` registers it with that directory; without it, it must be registered.
 
     `engine` makes the engine's configuration from the model's path; `chat_template` is a file with a template that
-    replaces the model's; `before_database` is called just before the database is first needed, and may raise. Raise
+    replaces the model's; with `has_suggested_sampling` lines have the sampling of the model's generation_config.json
+    where they set none; `before_database` is called just before the database is first needed, and may raise. Raise
     NotFoundError for an unknown model and InputError if its folder, tokenizer or template cannot be read; nothing is
     registered then.
     """
@@ -76,9 +79,10 @@ def main(
     config = engine(str(folder))
     purpose = _purpose(folder)
     if purpose is None:
-        serve = partial(_serve_text, config=config, chat_template=chat_template)
+        defaults = _suggested_sampling(folder) if has_suggested_sampling else {}
+        serve = partial(_serve_text, config=config, chat_template=chat_template, defaults=defaults)
     else:
-        _require_plain(config, chat_template, purpose)
+        _require_plain(config, chat_template, purpose, has_suggested_sampling=has_suggested_sampling)
         # Imports torch, which in other workers only the engine process does.
         from workers.pooling.main import main as serve_pooled  # noqa: PLC0415
 
@@ -102,6 +106,7 @@ def _serve_text(
     folder: Path,
     config: EngineConfig,
     chat_template: Path | None,
+    defaults: Mapping[str, Any],
     sessions: sessionmaker[Session],
     hold_sessions: sessionmaker[Session],
     before_database: Callable[[], None],
@@ -112,7 +117,9 @@ def _serve_text(
     serving.serve(meters.registry, host=settings.metrics_host, port=settings.metrics_port)
     leaving = Leaving(Drain())
     process = EngineProcess(config)
-    fingerprint = fingerprint_of(folder, chat_template)  # before the engine loads the files, as they may change
+    fingerprint = fingerprint_of(
+        folder, chat_template, defaults
+    )  # before the engine loads the files, as they may change
     with suppress(EngineStartError):  # the pool starts it again and reports the error
         process.begin()  # it loads the model while this process loads the tokenizer and Celery
     host = EngineHost(
@@ -132,7 +139,13 @@ def _serve_text(
             drain=leaving.drain,
         )
         make_parts = partial(
-            _parts, services=services, host=host, tokenizer=tokenizer, model=model, fingerprint=fingerprint
+            _parts,
+            services=services,
+            host=host,
+            tokenizer=tokenizer,
+            model=model,
+            fingerprint=fingerprint,
+            defaults=defaults,
         )
         if path is not None:
             before_database()
@@ -174,12 +187,19 @@ class Leaving:
 
 
 def _parts(
-    info: EngineInfo, *, services: Services, host: EngineHost, tokenizer: Any, model: str, fingerprint: str
+    info: EngineInfo,
+    *,
+    services: Services,
+    host: EngineHost,
+    tokenizer: Any,
+    model: str,
+    fingerprint: str,
+    defaults: Mapping[str, Any],
 ) -> EngineParts:
     return EngineParts(
         services=services,
         host=host,
-        prompts=PromptMaker(tokenizer, max_model_len=info.max_model_len, vocab_size=info.vocab_size),
+        prompts=PromptMaker(tokenizer, max_model_len=info.max_model_len, vocab_size=info.vocab_size, defaults=defaults),
         answers=AnswerMaker(tokenizer, model=model),
         tokenizer=tokenizer,
         model_fingerprint=fingerprint,
@@ -201,7 +221,16 @@ def _purpose(folder: Path) -> Purpose | None:
         raise InputError(str(error)) from None
 
 
-def _require_plain(config: EngineConfig, chat_template: Path | None, purpose: Purpose) -> None:
+def _suggested_sampling(folder: Path) -> Mapping[str, Any]:
+    try:
+        return suggested_sampling(folder)
+    except ModelLoadError as error:
+        raise InputError(str(error)) from None
+
+
+def _require_plain(
+    config: EngineConfig, chat_template: Path | None, purpose: Purpose, *, has_suggested_sampling: bool
+) -> None:
     """Raise InputError for engine options that a pooling model does not use: it runs in fp32 on the CPU."""
     plain = EngineConfig(model=config.model, device=config.device, dtype=config.dtype)
     does = "embeds" if purpose is Purpose.EMBED else "reranks"
@@ -211,6 +240,8 @@ def _require_plain(config: EngineConfig, chat_template: Path | None, purpose: Pu
         )
     if chat_template is not None:
         raise InputError(f"{config.model} {does} and has no chats. Leave --chat-template out.")
+    if has_suggested_sampling:
+        raise InputError(f"{config.model} {does} and samples nothing. Leave --suggested-sampling out.")
 
 
 def _tokenizer(folder: Path, chat_template: Path | None) -> Any:

@@ -114,8 +114,12 @@ class _Thinking:
 class PromptMaker:
     """Applies one model's tokenizer, chat template and limits: `max_model_len` tokens, ids below `vocab_size`."""
 
-    def __init__(self, tokenizer: Tokenizer, *, max_model_len: int, vocab_size: int) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, *, max_model_len: int, vocab_size: int, defaults: Mapping[str, Any] | None = None
+    ) -> None:
+        """`defaults` are values of sampling parameters for lines that do not set them."""
         self._tokenizer = tokenizer
+        self._defaults = defaults or {}
         self._encoder = TextEncoder(tokenizer)
         self._template = ChatTemplate(tokenizer)
         self._lengths = PromptLengths(tokenizer, max_model_len=max_model_len)
@@ -266,6 +270,7 @@ class PromptMaker:
     ) -> SamplingParams:
         sampling = request.sampling
         arguments = {name: value for name, default in _SAMPLING if (value := getattr(sampling, name)) is not default}
+        arguments |= {name: value for name, value in self._defaults.items() if name not in request.given}
         values: dict[str, Any] = arguments | {
             "seed": seed,
             "logit_bias": dict(sampling.logit_bias),
