@@ -33,6 +33,7 @@ ENDPOINT = "/v1/chat/completions"
 _TRIES = 3
 _TOKENS_PER_MESSAGE = 16
 """More than any chat template adds to a message, and than is lost by counting parts separately."""
+_BUDGET = "thinking_token_budget"
 _LEAST_TOKENS = 256
 _ANSWER_MARGIN = 2.0
 """Factor from the expected to the maximum length of an answer if the user gives no bound."""
@@ -288,17 +289,30 @@ def plan(schema: bytes, *, quotes: bool, params: Mapping[str, Any], max_fields: 
     With `apart` each top-level field of the schema, an object or a list with its content, is asked separately.
     """
     parsed = FieldSchema.parse(schema)
-    bound_tokens = params.get("max_tokens")
-    parts = groups(parsed, max_leaves=max_fields, max_tokens=bound_tokens, quotes=quotes, apart=apart)
-    bound = {"max_tokens": max(_max_tokens(part, quotes=quotes) for part in parts)}
+    bound_tokens, num_thoughts = params.get("max_tokens"), _num_thoughts(params)
+    room = None if bound_tokens is None else max(1, bound_tokens - num_thoughts)
+    parts = groups(parsed, max_leaves=max_fields, max_tokens=room, quotes=quotes, apart=apart)
+    bound = {"max_tokens": num_thoughts + max(_max_tokens(part, quotes=quotes) for part in parts)}
     return ExtractJob(
         schema=parsed,
         groups=tuple(parts),
         quotes=quotes,
-        params=bound | dict(params),
+        params=bound | _thinking(params) | dict(params),
         asked=schema,
         is_bound_given=bound_tokens is not None,
     )
+
+
+def _thinking(params: Mapping[str, Any]) -> dict[str, Any]:
+    """Return how far answers may think: not at all, unless the parameters say something about it."""
+    is_asked = any(params.get(name) is not None for name in (_BUDGET, "reasoning_effort", "chat_template_kwargs"))
+    return {} if is_asked else {_BUDGET: 0}
+
+
+def _num_thoughts(params: Mapping[str, Any]) -> int:
+    """Return the tokens that an answer's thoughts take from `max_tokens`; a wrong value is refused with the line."""
+    budget = params.get(_BUDGET)
+    return budget if type(budget) is int and budget > 0 else 0
 
 
 def _max_tokens(group: Group, *, quotes: bool) -> int:

@@ -45,6 +45,10 @@ def _text_of(line: Mapping[str, Any], *, needs_end: bool) -> str:
     choices = body.get("choices") or []
     if not choices:
         raise UnfitAnswerError("there is no answer (empty)")
+    if choices[0].get("reasoning_finish_reason") == "length":
+        raise UnfitAnswerError(
+            "the answer was truncated in its thoughts: raise max_tokens, or set a thinking_token_budget (length)"
+        )
     if needs_end and choices[0].get("finish_reason") == "length":
         raise UnfitAnswerError("the answer was truncated: ended by max_tokens or the context (length)")
     message = choices[0].get("message") or {}

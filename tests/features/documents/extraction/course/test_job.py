@@ -370,3 +370,17 @@ def record_after(
 ) -> dict[str, Any]:
     answers = Answers(first=first, again=rounds)
     return record_of(of, of.showing(DOCUMENT), answers, name="a.txt", sha256="", usage={})
+
+
+@pytest.mark.parametrize(
+    ("params", "expected"),
+    [
+        ({}, {"max_tokens": 256, "thinking_token_budget": 0}),
+        ({"thinking_token_budget": 100}, {"max_tokens": 356, "thinking_token_budget": 100}),
+        ({"reasoning_effort": "low", "max_tokens": 900}, {"max_tokens": 900, "reasoning_effort": "low"}),
+        ({"thinking_token_budget": "a lot"}, {"max_tokens": 256, "thinking_token_budget": "a lot"}),
+    ],
+)
+def test_answers_do_not_think_unless_it_is_asked_for(params: dict[str, Any], expected: dict[str, Any]) -> None:
+    asked = job.plan(json.dumps(SCHEMA).encode(), quotes=False, params=params, max_fields=25)
+    assert dict(asked.params) == expected

@@ -146,6 +146,15 @@ def test_without_a_schema_the_answer_is_a_text_cut_short_or_not() -> None:
     assert answer_of(result("Sure!", finish_reason="length"), None).values == {"answer": "Sure!"}
 
 
+@pytest.mark.parametrize("columns", [None, answer_columns(SCHEMA)])
+def test_thoughts_are_in_no_column_and_cut_ones_are_an_error(columns: Any) -> None:
+    whole = answer_of(result('{"label": "good"}', reasoning_content="Is it good?"), columns)
+    assert "Is it good?" not in str(whole)
+    cut = result(None, finish_reason="length", reasoning_content="Is it")
+    cut["response"]["body"]["choices"][0]["reasoning_finish_reason"] = "length"
+    assert "truncated in its thoughts" in (answer_of(cut, columns).error or "")
+
+
 def written(form: Format, rows: list[dict[str, Any]], *, schema: Any = None) -> bytes:
     target = io.BytesIO()
     with open_table(target, form, columns=["a", "b"], schema=schema) as table:
