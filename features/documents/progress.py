@@ -82,8 +82,10 @@ class DocumentProgress:
 
     def problem(self) -> Mapping[str, Any] | None:
         """Return the known reason why the document can have no fields, if any."""
-        if self.read is None or self.read.error is not None:
-            return _MISSING if self.read is None else self.read.error
+        if self.read is None:
+            return _MISSING if self.not_asked is _NOT_ASKED else self.not_asked
+        if self.read.error is not None:
+            return self.read.error
         if not self.first:
             return self.not_asked
         errors = (result.error for result in self.first if result.error is not None)

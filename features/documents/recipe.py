@@ -33,8 +33,8 @@ from jobs.settings import Settings
 from jobs.states import BatchState
 from jobs.storage import Storage
 
-_UP_TO_GROUND = 3
-"""Nodes that a document with a record has been at, before the one where it is: read, ask and ground."""
+_BEHIND_GROUND = 4
+"""Nodes that a document with a record has been at, unless it is over: read, ask, ground, and the one where it is."""
 
 
 class ExtractionRecipe(Recipe[Extraction, Standing]):
@@ -89,7 +89,8 @@ class ExtractionRecipe(Recipe[Extraction, Standing]):
             with suppress(WaitsForStartError):  # it is looked at again
                 if self._act_on(work, standing, node, is_running=batch in standing.running):
                     return True
-        return False
+        reading = [node for node in standing.open_nodes if stage_of(node) is DocumentStage.READ]
+        return any(self._advancer(work, standing).read_more(node) for node in reading)
 
     def _act_on(self, work: ExtractionWork, standing: Standing, node: ExtractionNode, *, is_running: bool) -> bool:
         """Act on the next results of a node, or on its end; False if there is neither."""
@@ -107,7 +108,9 @@ class ExtractionRecipe(Recipe[Extraction, Standing]):
         of_extraction = self._lines_of(work, standing)
         kept = of_extraction.keep(DocumentStage.READ)
         documents = list(kept_documents(self._storage, kept["documents_file_id"].object_key))
-        lines = (document.read_line(number) for number, document in documents if not document.is_index)
+        is_followed = standing.plan.examples_of is None  # examples are documents that it reads
+        first = documents[: rows.UNDER_WAY] if is_followed else documents
+        lines = (document.read_line(number) for number, document in first if not document.is_index)
         written = nodes.write_lines(self._storage, standing.flow, DocumentStage.READ, lines, settings=self._settings)
         try:
             with work.writing() as (session, extraction):
@@ -123,9 +126,10 @@ class ExtractionRecipe(Recipe[Extraction, Standing]):
                     number=number,
                     num_lines=written.num_lines,
                     settings=self._settings,
-                    is_followed=standing.plan.examples_of is None,  # examples are documents that it reads
+                    is_growing=len(first) < len(documents),
+                    is_followed=is_followed,
                 )
-                rows.begin(session, extraction.id, documents, node=number)
+                rows.begin(session, extraction.id, documents, node=number, num_lines=written.num_lines)
         except (LimitError, RateLimitError):
             for key in (written.object_key, *(new.object_key for new in kept.values())):
                 if key is not None:
@@ -175,7 +179,7 @@ class ExtractionRecipe(Recipe[Extraction, Standing]):
         with work.reading() as session:
             if not rows.is_any_open(session, standing.flow.id):
                 return False
-        records = (one.provisional_record() for one in self._documents(work, standing, least_nodes=_UP_TO_GROUND))
+        records = (one.provisional_record() for one in self._documents(work, standing, least_nodes=_BEHIND_GROUND))
         written = outputs.write_provisional(self._storage, standing.flow, records)
         with work.writing() as (session, extraction):
             if extraction.state != ExtractionState.IN_PROGRESS:

@@ -5,6 +5,7 @@ python -m lab.extraction corpus [--documents 50000] [--processes 2] [--seed 0]
 python -m lab.extraction documents [--pages 300] [--turns 5] [--files 10000] [--seed 0]
 python -m lab.extraction embeddings --model FOLDER [--texts 400] [--turns 5] [--num-threads 2] [--seed 0]
 python -m lab.extraction fields [--documents 200] [--known 400] [--harmed 0.2] [--seed 0] [options of extract]
+python -m lab.extraction first_records [--documents 100,1000] [--slow 0.01]
 python -m lab.extraction kills [--documents 2000] [--broken 0.05] [--kills 5] [--run server] [--seed 0]
 python -m lab.extraction long_documents [--documents 3] [--pages 300] [--seed 0] [options of extract]
 python -m lab.extraction retrieval FILE [--model FOLDER] [--language english] [--num-threads 1]
@@ -18,7 +19,10 @@ import importlib
 import sys
 from collections.abc import Sequence
 
-_PARTS = ("alignment", "corpus", "documents", "embeddings", "fields", "kills", "long_documents", "retrieval", "wide")
+_PARTS = (
+    *("alignment", "corpus", "documents", "embeddings", "fields", "first_records", "kills", "long_documents"),
+    *("retrieval", "wide"),
+)
 """Modules, loaded on demand: two of them need torch, and the memory of documents is measured without it."""
 
 

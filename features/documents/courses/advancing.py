@@ -6,14 +6,16 @@ Lines for a node that has begun are added to its batch, which grows as long as a
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
-from sqlalchemy import func, select
+from sqlalchemy import func, select, text
 from sqlalchemy.orm import Session
 
 from features.documents import stages
 from features.documents.claims import ExtractionWork
 from features.documents.collections.read_notes import note_read
+from features.documents.collections.snapshot import KeptDocument
 from features.documents.courses import kept_files, rows
 from features.documents.courses.next_steps import NextSteps, Step
 from features.documents.courses.rows import Span
@@ -36,6 +38,14 @@ from jobs.tables import Batch
 
 _NO_ROOM = (LimitError, RateLimitError, TooLargeError, OverBudgetError)
 """What creating or extending a batch raises where there is no room for it."""
+
+
+# Results gather for a fiftieth of the time so far, so that the first records are there at once, and the many later ones
+# take few transactions.
+_NEXT_LOOK = text("""
+    SELECT clock_timestamp() + least((clock_timestamp() - created_at) / 50, interval '5 seconds')
+    FROM flow WHERE id = :id
+""")
 
 
 class WaitsForStartError(Exception):
@@ -115,6 +125,26 @@ class DocumentAdvancer:
         if stage_of(node) is DocumentStage.READ and batch is not None:
             note_read(self._work, known)
         self._move(node, known, num_seen=num_seen)
+        return True
+
+    def read_more(self, node: ExtractionNode) -> bool:
+        """Add the lines that read further documents, once few are under way; the last end the growth of their batch."""
+        batch = self._standing.batch_of(node)
+        if batch is None or not batch.is_growing or batch.state != BatchState.IN_PROGRESS:
+            return False
+        with self._work.reading() as session:
+            found = rows.waiting(session, self._work.claim.id) if self._steps.may_ask else []
+            if not found and self._steps.may_ask:
+                return False
+        target = _Target(number=node.number, stage=DocumentStage.READ, batch=batch)
+        moves = {one.number: [target.take([KeptDocument(**one.document).read_line(one.number)])] for one in found}
+        with suppress(NotGrowingError):  # it has just ended, which the next look sees
+            self._commit(node, target if found else None, moves, num_seen=node.num_seen or 0)
+        with self._work.writing() as (session, extraction):
+            locked = lifecycle.lock_batch(session, batch.id)
+            assert locked is not None, "rows of batches stay"
+            if not self._steps.may_ask or not rows.is_any_waiting(session, extraction.id):
+                segments.close(session, locked)
         return True
 
     def end(self, node: ExtractionNode) -> None:
@@ -215,6 +245,7 @@ class DocumentAdvancer:
                 self._put(session, extraction, target, kept, is_growing=self._is_fed(target, node, num_seen))
             rows.move(session, extraction.id, moves)
             session.get_one(ExtractionNode, (extraction.id, node.number)).num_seen = num_seen
+            extraction.look_at = session.scalar(_NEXT_LOOK, {"id": extraction.id})
 
     def _put(
         self,

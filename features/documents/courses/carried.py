@@ -51,7 +51,7 @@ def place(work: ExtractionWork, standing: Standing, storage: Storage, key_of: Ca
     documents = list(kept_documents(storage, key_of(standing.flow.documents_file_id)))
     placed = [(number, document, spans.get(number) or [_unread(standing)]) for number, document in documents]
     with work.writing() as (session, extraction):
-        rows.insert(session, extraction.id, placed)
+        rows.insert(session, extraction.id, placed, node=standing.begun[0].number)
         of_it = ExtractionNode.flow_id == extraction.id
         session.execute(update(ExtractionNode).where(of_it).values(num_seen=0, done_at=None))
 

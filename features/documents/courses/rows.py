@@ -26,6 +26,8 @@ from jobs.tables import Batch
 
 _NUMBER = re.compile(r"document-(\d+)")
 _DOCUMENTS_A_PAGE = 200
+UNDER_WAY = 512
+"""Most documents that are read and not over: the lines that end them come behind all those that are to be read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,22 +40,26 @@ class Span:
     num_lines: int
 
 
-def begin(session: Session, extraction_id: str, documents: Iterable[tuple[int, KeptDocument]], *, node: int) -> None:
-    """Insert the documents of an extraction, each with its line at the first node; an index has none."""
-    insert(
-        session,
-        extraction_id,
-        (
-            (number, document, [Span(node=node, first_line=number, num_lines=0 if document.is_index else 1)])
-            for number, document in documents
-        ),
-    )
+def begin(
+    session: Session, extraction_id: str, documents: Iterable[tuple[int, KeptDocument]], *, node: int, num_lines: int
+) -> None:
+    """Insert the documents of an extraction at its first node: the first ones with their lines, others wait."""
+
+    def spans_of(number: int, document: KeptDocument) -> list[Span]:
+        if document.is_index:
+            return [Span(node=node, first_line=0, num_lines=0)]
+        return [Span(node=node, first_line=number, num_lines=1)] if number < num_lines else []
+
+    rows = ((number, document, spans_of(number, document)) for number, document in documents)
+    insert(session, extraction_id, rows, node=node)
 
 
-def insert(session: Session, extraction_id: str, documents: Iterable[tuple[int, KeptDocument, list[Span]]]) -> None:
-    """Insert the documents of an extraction with the lines about them; each is at the node of the last ones."""
+def insert(
+    session: Session, extraction_id: str, documents: Iterable[tuple[int, KeptDocument, list[Span]]], *, node: int
+) -> None:
+    """Insert the documents of an extraction with the lines about them; each is at the node of the last or at `node`."""
     rows = (
-        (extraction_id, number, document.to_json(), spans[-1].node, _flat(spans))
+        (extraction_id, number, document.to_json(), spans[-1].node if spans else node, _flat(spans))
         for number, document, spans in documents
     )
     copy_rows(session, "COPY extraction_document (extraction_id, number, document, node, spans) FROM STDIN", rows)
@@ -98,6 +104,21 @@ def move(session: Session, extraction_id: str, moves: Mapping[int, Sequence[Span
     ]
     if values:
         session.execute(_MOVE, values)
+
+
+def waiting(session: Session, extraction_id: str) -> list[ExtractionDocument]:
+    """Return the documents to read next: as many as may be under way, or none if that is only a few of those left."""
+    counted = session.execute(_COUNT, {"extraction_id": extraction_id}).one()
+    num_next = min(UNDER_WAY - counted.num_under_way, counted.num_waiting)
+    if num_next < min(UNDER_WAY // 8, counted.num_waiting):
+        return []
+    numbers = session.scalars(_WAITING, {"extraction_id": extraction_id, "limit": num_next})
+    return _rows(session, extraction_id, list(numbers))
+
+
+def is_any_waiting(session: Session, extraction_id: str) -> bool:
+    """Return whether a document waits to be read."""
+    return bool(session.execute(_COUNT, {"extraction_id": extraction_id}).one().num_waiting)
 
 
 def is_any_open(session: Session, extraction_id: str) -> bool:
@@ -195,9 +216,19 @@ _IS_OPEN = text("""
     SELECT EXISTS (SELECT FROM extraction_document WHERE extraction_id = :extraction_id AND node IS NOT NULL)
 """)
 
+_COUNT = text("""
+    SELECT count(*) FILTER (WHERE spans <> '{}') AS num_under_way, count(*) FILTER (WHERE spans = '{}') AS num_waiting
+    FROM extraction_document WHERE extraction_id = :extraction_id AND node IS NOT NULL
+""")
+
+_WAITING = text("""
+    SELECT number FROM extraction_document WHERE extraction_id = :extraction_id AND node IS NOT NULL AND spans = '{}'
+    ORDER BY number LIMIT :limit
+""")
+
 _PAGE = text("""
     SELECT number FROM extraction_document
-    WHERE extraction_id = :extraction_id AND number > :after AND (node IS NULL OR cardinality(spans) > :nodes * 3)
+    WHERE extraction_id = :extraction_id AND number > :after AND (node IS NULL OR cardinality(spans) >= :nodes * 3)
     ORDER BY number LIMIT :limit
 """)
 

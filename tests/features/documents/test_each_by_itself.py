@@ -216,6 +216,58 @@ def test_a_cancelled_extraction_ends_its_growing_batches(
     assert set(session.scalars(text("SELECT state FROM batch"))) <= {"cancelled", "completed"}
 
 
+@pytest.fixture
+def few_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rows, "UNDER_WAY", 6)
+
+
+@pytest.mark.usefixtures("few_under_way")
+def test_only_so_many_documents_are_under_way_and_all_come_to_their_end(
+    session: Session, storage: Storage, make_extraction: Any, extractions: Extractions, answering: Answering, run: Run
+) -> None:
+    extraction = make_extraction(PAPERS)
+    extractions.advance(extraction.id)
+    reading = batch_of(session, extraction, "read")
+    answering.work_off()
+    session.refresh(reading)
+    answering.chunks_a_turn = 2
+    assert (reading.num_requests, reading.is_growing) == (6, True)
+    extractions.advance(extraction.id)
+    session.refresh(reading)
+    assert reading.num_requests == 6, "those that were read are to be asked first"
+    run(extraction)
+    session.refresh(reading)
+    assert (reading.num_requests, reading.is_growing, reading.state) == (NUM_DOCUMENTS, False, "completed")
+    assert lines_of(session, storage, reading) == NUM_DOCUMENTS
+    assert [record["fields"]["vendor"] for record in records_of(session, storage, extraction)] == VENDORS
+
+
+@pytest.mark.usefixtures("few_under_way")
+@pytest.mark.parametrize("end", ["cancelled", "expired"])
+def test_where_reading_ends_early_documents_that_waited_say_so(
+    session: Session,
+    storage: Storage,
+    make_extraction: Any,
+    extractions: Extractions,
+    answering: Answering,
+    run: Run,
+    *,
+    end: str,
+) -> None:
+    extraction = make_extraction(PAPERS)
+    extractions.advance(extraction.id)
+    answering.work_off()
+    reading = batch_of(session, extraction, "read")
+    if end == "cancelled":
+        cancel_batch(session, reading.tenant_id, reading.id)
+        session.commit()
+    else:
+        answering.expire(reading.id)
+    run(extraction)
+    codes = [record["error"] and record["error"]["code"] for record in records_of(session, storage, extraction)]
+    assert codes == [None] * 6 + [f"batch_{end}"] * (NUM_DOCUMENTS - 6)
+
+
 def test_it_is_due_when_a_result_has_come_and_not_before(
     session: Session, maker: sessionmaker[Session], make_extraction: Any, extractions: Extractions, piecemeal: Answering
 ) -> None:
