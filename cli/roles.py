@@ -193,7 +193,8 @@ def worker(
     }
     remote = {name: value for name, value in remote.items() if value is not None}
     is_remote = engine is EngineKind.OPENAI
-    _require_fitting(engine, url=url, own=options, has_files=bool(path or chat_template), remote=remote, model=model)
+    has_files = bool(path or chat_template or suggested_sampling)
+    _require_fitting(engine, url=url, own=options, has_files=has_files, remote=remote, model=model)
     settings = _settings(data_dir)
     if start_file is None:
         _check(settings)  # before the model is loaded, which takes seconds
@@ -245,8 +246,8 @@ def _require_fitting(
         raise InputError("--engine openai needs the server's address: --url http://host:8000/v1.")
     if has_files or config != EngineConfig(model="", max_model_len=config.max_model_len):
         raise InputError(
-            "--engine openai has its model and settings at the server. Leave out --path, --chat-template and the "
-            "options of our engine, except --max-model-len."
+            "--engine openai has its model and settings at the server. Leave out --path, --chat-template, "
+            "--suggested-sampling and the options of our engine, except --max-model-len."
         )
 
 

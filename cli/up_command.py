@@ -82,6 +82,11 @@ def up(
     if logs.wants_json():
         logs.configure("up", is_json=True)
     server = _server_of(engine, url=url, key_file=key_file, tokenizer=tokenizer, max_model_len=max_model_len)
+    if server is not None and (chat_template is not None or suggested_sampling):
+        raise InputError(
+            "--chat-template and --suggested-sampling are of our engine: a server of --engine openai has its own. "
+            "Leave them out."
+        )
     options = StackOptions(
         data_dir=data_dir or default_data_dir(),
         model=choose_model(model, name=served_name) if server is None else _served_by(server, model, served_name),

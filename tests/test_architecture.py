@@ -28,6 +28,7 @@ from tests.floors import (
     UNTIL_FLOWS,
     WEB,
 )
+from tests.sources import file_of, names_in
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -36,15 +37,6 @@ def imports_of(path: Path) -> Iterator[tuple[str, int]]:
     """Yield the full name and line of every import in a file: for `from a import b`, both `a` and `a.b`."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         yield from ((name, getattr(node, "lineno", 0)) for name in names_in(node))
-
-
-def names_in(node: ast.AST) -> Iterator[str]:
-    """Yield the full names that an import names."""
-    if isinstance(node, ast.Import):
-        yield from (alias.name for alias in node.names)
-    elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
-        yield node.module
-        yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
 def packages_of(path: Path) -> Iterator[tuple[str, int]]:
@@ -114,12 +106,6 @@ def late_imports(path: Path) -> Iterator[tuple[list[str], int]]:
         node for function in functions for node in ast.walk(function) if isinstance(node, (ast.Import, ast.ImportFrom))
     }
     yield from ((list(names_in(node)), node.lineno) for node in nodes)
-
-
-def file_of(module: str) -> Path | None:
-    """Return the file of one of our modules."""
-    place = ROOT.joinpath(*module.split("."))
-    return next((path for path in (place.with_suffix(".py"), place / "__init__.py") if path.is_file()), None)
 
 
 @cache

@@ -172,7 +172,7 @@ def test_a_check_sees_whether_a_role_answers() -> None:
     port = free_port()
 
     def is_healthy(path: str = "/metrics") -> bool:
-        check = [ROOT / "deploy" / "answers", str(port), path]
+        check = [str(ROOT / "deploy" / "answers"), str(port), path]
         return subprocess.run(check, capture_output=True, check=False, timeout=30).returncode == 0
 
     assert not is_healthy(), "nothing listens"
@@ -188,11 +188,11 @@ def test_a_check_sees_whether_a_role_answers() -> None:
 def test_a_check_fails_for_a_refusal_a_closed_connection_and_silence(answer: bytes | None) -> None:
     """Silence ends the check after its 5 s."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        check = [ROOT / "deploy" / "answers", str(listening.getsockname()[1]), "/readyz"]
+        check = [str(ROOT / "deploy" / "answers"), str(listening.getsockname()[1]), "/readyz"]
         with subprocess.Popen(check, stderr=subprocess.DEVNULL) as asking:
             connection, _ = listening.accept()
             with connection:
-                assert connection.recv(100) == b"GET /readyz HTTP/1.0\r\n\r\n"
+                assert connection.makefile("rb").readline() == b"GET /readyz HTTP/1.0\r\n"
                 if answer is not None:
                     connection.sendall(answer)
                     connection.shutdown(socket.SHUT_WR)

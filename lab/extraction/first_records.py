@@ -58,11 +58,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(
         "documents  first record  all        CPU ms a document: control prepare dispatch   control's bytes a document"
     )
-    with own_stack(arguments.tokenmill, environment=environment) as stack:
-        with httpx.Client(base_url=stack.base_url, headers=stack.headers, timeout=600) as client:
-            extract(stack, client, num_documents=1, slow=0.0)  # its processes start with the first document
-            for num_documents in arguments.documents:
-                show(extract(stack, client, num_documents=num_documents, slow=arguments.slow))
+    with (
+        own_stack(arguments.tokenmill, environment=environment) as stack,
+        httpx.Client(base_url=stack.base_url, headers=stack.headers, timeout=600) as client,
+    ):
+        extract(stack, client, num_documents=1, slow=0.0)  # its processes start with the first document
+        for num_documents in arguments.documents:
+            show(extract(stack, client, num_documents=num_documents, slow=arguments.slow))
     print(f"load average of a minute: {os.getloadavg()[0]:.1f}")
     return 0
 

@@ -43,7 +43,7 @@ def rule(meter: Meter) -> dict[str, Any]:
 
 
 def rules_file() -> str:
-    return HEAD + yaml.safe_dump(rules(), sort_keys=False, allow_unicode=True, width=1000)
+    return HEAD + str(yaml.safe_dump(rules(), sort_keys=False, allow_unicode=True, width=1000))
 
 
 if __name__ == "__main__":

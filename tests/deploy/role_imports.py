@@ -9,7 +9,7 @@ from functools import cache
 
 from features import FEATURES
 from tests.floors import OURS
-from tests.test_architecture import file_of, names_in
+from tests.sources import file_of, names_in
 
 MODULES = {
     "api": ("api.app", "api.server"),
@@ -68,7 +68,7 @@ def _is_for_types(node: ast.AST) -> bool:
 def _names_of(node: ast.AST) -> Iterator[str]:
     yield from names_in(node)
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "needed":
-        yield from (each.value for each in node.args if isinstance(each, ast.Constant))
+        yield from (str(each.value) for each in node.args if isinstance(each, ast.Constant))
     elif isinstance(node, ast.Constant) and isinstance(node.value, str) and _is_module_of_a_child(node.value):
         yield node.value
 

@@ -118,7 +118,7 @@ WORK: dict[str, Callable[[Session], object]] = {
     "live models": fleet.live_models,
     "live workers": fleet.live_workers,
     "free slots": lambda session: fleet.hint_allowance(session, "m"),
-    "the files of one batch": lambda session: deletion._lock_outputs(session, "batch_3000"),
+    "the files of one batch": lambda session: deletion._lock_outputs(session, "batch_3000", []),
     "metrics": metrics.read_samples,
     "the newest batches of all tenants": lambda session: listing.list_batches(session, None, BatchFilter()),
     "those before one in the middle": lambda session: listing.list_batches(

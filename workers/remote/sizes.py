@@ -104,7 +104,8 @@ class TokenSizes:
     def _prompts(self, request: Request, check: Callable[[str], None]) -> tuple[array[int], ...]:
         if isinstance(request, ChatRequest):
             tools = None if request.tool_use is None else for_template(request.tool_use.offered)
-            return (_packed(self._template.prompt(request.messages, tools, check=check)),)
+            prompt = self._template.prompt(request.messages, tools, use=request.template, check=check)
+            return (_packed(prompt.token_ids),)
         return tuple(self._encoded(prompt, check) for prompt in request.prompts)
 
     def _encoded(self, prompt: str | Sequence[int], check: Callable[[str], None]) -> array[int]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from array import array
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -38,7 +37,7 @@ class SlowPrompts(PromptMaker):
         self._is_wanted = is_wanted
         return super().prepare(line, is_wanted=is_wanted, **given)
 
-    def _prompts(self, request: Request, check: Check) -> tuple[array[int], ...]:
+    def _prompts(self, request: Request, check: Check) -> Any:
         self.began.set()
         assert self.may_go_on.wait(20)
         self.was_wanted = self._is_wanted()
