@@ -49,7 +49,7 @@ class DocumentsBody(StrictModel):
 
     model_config = ConfigDict(
         json_schema_extra={
-            "anyOf": [{"required": ["file_ids"]}, {"required": ["files"]}, {"required": ["store", "prefix"]}]
+            "oneOf": [{"required": ["file_ids"]}, {"required": ["files"]}, {"required": ["store", "prefix"]}]
         }
     )
 
