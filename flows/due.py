@@ -39,15 +39,18 @@ def find_due(session: Session, recipes: Sequence[str]) -> Sequence[Due]:
     return [Due(id=row.id, tenant_id=row.tenant_id, recipe=row.recipe) for row in rows]
 
 
+_IS_LOOKED_AT = "(look_at IS NULL OR look_at <= clock_timestamp())"
+
 # A flow that waits for batches is due again when they have ended, or when one has used up its cap and never ends; one
-# that acts on each result as it comes, when there are new ones. When a flow is cancelled, its batches end first.
+# that acts on each result as it comes, when there are new ones and its pause is over. When a flow is cancelled, its
+# batches end first.
 _DUE = text(f"""
     SELECT id, tenant_id, recipe FROM (
         SELECT id, tenant_id, recipe, created_at,
             row_number() OVER (PARTITION BY tenant_id, recipe ORDER BY created_at, id) AS number
         FROM flow
         WHERE recipe = ANY(:recipes) AND ended_at IS NULL AND {one_of("state", CLAIMABLE_STATES)}
-            AND {ClaimSql("flow").is_free} AND (look_at IS NULL OR look_at <= clock_timestamp())
+            AND {ClaimSql("flow").is_free} AND ({_IS_LOOKED_AT} OR num_tries = 0 AND reason IS NULL)
             AND (NOT EXISTS (
                 SELECT FROM flow_node AS node JOIN batch ON batch.id = node.batch_id
                 WHERE node.flow_id = flow.id AND node.done_at IS NULL AND (
@@ -56,7 +59,7 @@ _DUE = text(f"""
                         {one_of("batch.state", _RUNNING)} AND flow.state <> '{CANCELLING}' AND NOT {CAP_IS_REACHED}
                     )
                 )
-            ) OR flow.state <> '{CANCELLING}' AND EXISTS (
+            ) OR {_IS_LOOKED_AT} AND flow.state <> '{CANCELLING}' AND EXISTS (
                 SELECT FROM flow_node AS node JOIN batch ON batch.id = node.batch_id
                 WHERE node.flow_id = flow.id AND node.done_at IS NULL AND (
                     node.num_seen < batch.num_completed + batch.num_failed

@@ -82,22 +82,26 @@ class ExtractionRecipe(Recipe[Extraction, Standing]):
             return True
         if self._write_provisional(work, standing):
             return True
+        if not standing.open_nodes:
+            return False
+        advancer = self._advancer(work, standing)
         for node in standing.open_in_order:
             batch = standing.batch_of(node)
             if batch is not None and batch.state == BatchState.FAILED:
                 raise ExtractionFailedError(problem_of(node, batch))
             with suppress(WaitsForStartError):  # it is looked at again
-                if self._act_on(work, standing, node, is_running=batch in standing.running):
+                if self._act_on(advancer, node, is_running=batch in standing.running):
                     return True
         reading = [node for node in standing.open_nodes if stage_of(node) is DocumentStage.READ]
-        return any(self._advancer(work, standing).read_more(node) for node in reading)
+        return any(advancer.read_more(node) for node in reading)
 
-    def _act_on(self, work: ExtractionWork, standing: Standing, node: ExtractionNode, *, is_running: bool) -> bool:
+    @staticmethod
+    def _act_on(advancer: DocumentAdvancer, node: ExtractionNode, *, is_running: bool) -> bool:
         """Act on the next results of a node, or on its end; False if there is neither."""
-        if (not is_running or node.num_seen is not None) and self._advancer(work, standing).take(node):
+        if (not is_running or node.num_seen is not None) and advancer.take(node):
             return True
         if not is_running:
-            self.end(work, standing, node)
+            advancer.end(node)
         return not is_running
 
     def end(self, work: ExtractionWork, standing: Standing, node: FlowNode) -> None:

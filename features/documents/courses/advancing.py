@@ -40,10 +40,10 @@ _NO_ROOM = (LimitError, RateLimitError, TooLargeError, OverBudgetError)
 """What creating or extending a batch raises where there is no room for it."""
 
 
-# Results gather for a fiftieth of the time so far, so that the first records are there at once, and the many later ones
-# take few transactions.
+# Results gather for a twentieth of the time so far: the first records are there at once, and the many later ones take
+# few transactions.
 _NEXT_LOOK = text("""
-    SELECT clock_timestamp() + least((clock_timestamp() - created_at) / 50, interval '5 seconds')
+    SELECT clock_timestamp() + least((clock_timestamp() - created_at) / 20, interval '10 seconds')
     FROM flow WHERE id = :id
 """)
 

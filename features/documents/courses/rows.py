@@ -26,7 +26,7 @@ from jobs.tables import Batch
 
 _NUMBER = re.compile(r"document-(\d+)")
 _DOCUMENTS_A_PAGE = 200
-UNDER_WAY = 512
+UNDER_WAY = 256
 """Most documents that are read and not over: the lines that end them come behind all those that are to be read."""
 
 
