@@ -152,7 +152,9 @@ class FlowAdvancer(Generic[FlowRow, AnyStanding]):
                 self._end_early(session, flow)
                 return
             waited = now - standing.reached_at(self._recipe.began_at(standing))
-            flow.look_at = min(now + min(max(waited, _FIRST_ROOM_PAUSE), _MAX_ROOM_PAUSE), until)
+            # While its own batches run, they make the room.
+            pause = _FIRST_ROOM_PAUSE if standing.running else min(max(waited, _FIRST_ROOM_PAUSE), _MAX_ROOM_PAUSE)
+            flow.look_at = min(now + pause, until)
         log.info("work waits for room kind=%s id=%s", self._recipe.name, work.claim.id)
 
     def _try_again_later(self, work: ClaimedWork[FlowRow], reason: str, *, may_fail: bool = True) -> None:

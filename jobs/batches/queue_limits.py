@@ -70,11 +70,14 @@ def check_tokens(session: Session, tenant_id: str, limits: Limits, *, tokens: in
 
 
 def open_work(session: Session, tenant_id: str) -> tuple[int, int]:
-    """Return how many open batches a tenant has, and their estimated tokens without those of documents."""
+    """Return how many open batches a tenant has, and their estimated tokens without those of documents.
+
+    A batch that grows is not counted: it ends only once the batches that its own lines lead to are accepted.
+    """
     estimate = File.estimated_input_tokens + File.estimated_output_tokens
     of_engines = func.sum(estimate).filter(Batch.endpoint.not_in(PREPARED))
     query = (
-        select(func.count(), func.coalesce(of_engines, 0))
+        select(func.count().filter(~Batch.is_growing), func.coalesce(of_engines, 0))
         .select_from(Batch)
         .join(File, File.id == Batch.input_file_id)
         .where(Batch.tenant_id == tenant_id, _is_open())

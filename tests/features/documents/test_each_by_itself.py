@@ -243,6 +243,21 @@ def test_only_so_many_documents_are_under_way_and_all_come_to_their_end(
 
 
 @pytest.mark.usefixtures("few_under_way")
+def test_documents_that_wait_to_be_read_do_not_keep_the_others_from_being_asked(
+    session: Session, make_extraction: Any, extractions: Extractions, answering: Answering
+) -> None:
+    session.execute(text("UPDATE tenant SET max_open_batches = 1"))
+    extraction = make_extraction(PAPERS, plan={"passes": Passes(again=False)})
+    for _ in range(40):
+        extractions.advance(extraction.id)
+        answering.work_off()
+        session.execute(text("UPDATE flow SET look_at = NULL"))
+        session.commit()
+    session.refresh(extraction)
+    assert (extraction.state, extraction.num_done) == (ExtractionState.COMPLETED, NUM_DOCUMENTS)
+
+
+@pytest.mark.usefixtures("few_under_way")
 @pytest.mark.parametrize("end", ["cancelled", "expired"])
 def test_where_reading_ends_early_documents_that_waited_say_so(
     session: Session,
