@@ -48,7 +48,12 @@ FEATURE = Feature(
             Section.ROLES,
             "Pick the next work by fair share and send hints to the workers.",
         ),
-        Command("worker", "cli.roles:worker", Section.ROLES, "Run the engine of one model and process its chunks."),
+        Command(
+            "worker",
+            "cli.roles:worker",
+            Section.ROLES,
+            "Run the engine of one model, or ask a server of it, and process its chunks.",
+        ),
         Command(
             "prepare",
             "cli.roles:prepare",

@@ -39,7 +39,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     copy = tmp_path_factory.mktemp("copy") / "tokenmill"
     shutil.copytree(ROOT, copy, ignore=LEFT_OUT)
     (copy / "tests").mkdir()
-    for name in ("floors.py", "test_architecture.py"):
+    for name in ("floors.py", "sources.py", "test_architecture.py"):
         shutil.copy(ROOT / "tests" / name, copy / "tests")
     subprocess.run(["git", "apply", "-"], cwd=copy, input=patch(), text=True, check=True)
 

@@ -154,9 +154,9 @@ def test_the_key_is_sent_as_a_header_and_shown_nowhere(
     post: Post, server: FakeServer, submit_valid: SubmitLines, line: MakeLine, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("DEBUG")
-    submit_valid([line(0), line(1, messages=[{"role": "user", "content": "misbehave 401"}])])
+    submit_valid([line(0)])
     post.open(key="sk-not-shown")
-    assert not post.run_next()
+    assert post.run_next()
     assert server.headers["authorization"] == "Bearer sk-not-shown"
     assert "sk-not-shown" not in caplog.text
     dumped = post.rows("SELECT convert_from(line, 'UTF8') FROM result") + post.rows("SELECT chunk::text FROM chunk")

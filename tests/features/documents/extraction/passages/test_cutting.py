@@ -24,10 +24,10 @@ TEXTS = st.text(alphabet="ab .,\n#ßé漢🙂-\t", max_size=600)
 def test_no_passage_has_more_tokens_than_allowed_and_none_of_the_text_is_lost(
     text: str, max_tokens: int, overlap: int, cuts: list[int]
 ) -> None:
+    starts = sorted({cut for cut in cuts if cut < len(text)})
     headings = [
-        Heading(start=cut, end=min(cut + 9, len(text)), level=1 + cut % 3)
-        for cut in sorted(set(cuts))
-        if cut < len(text)
+        Heading(start=start, end=min(start + 9, end), level=1 + start % 3)
+        for start, end in zip(starts, [*starts[1:], len(text)], strict=False)
     ]
     found = Cutter(count=count, max_tokens=max_tokens, overlap_tokens=overlap).cut(text, headings)
     assert all(one.num_tokens == count(one.shown(text)) <= max_tokens for one in found)
