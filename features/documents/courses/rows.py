@@ -27,7 +27,8 @@ from jobs.tables import Batch
 _NUMBER = re.compile(r"document-(\d+)")
 _DOCUMENTS_A_PAGE = 200
 UNDER_WAY = 256
-"""Most documents that are read and not over: the lines that end them come behind all those that are to be read."""
+"""Most documents that are read and not over, until as many are: the lines that end them come behind all those that are
+to be read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,8 +110,9 @@ def move(session: Session, extraction_id: str, moves: Mapping[int, Sequence[Span
 def waiting(session: Session, extraction_id: str) -> list[ExtractionDocument]:
     """Return the documents to read next: as many as may be under way, or none if that is only a few of those left."""
     counted = session.execute(_COUNT, {"extraction_id": extraction_id}).one()
-    num_next = min(UNDER_WAY - counted.num_under_way, counted.num_waiting)
-    if num_next < min(UNDER_WAY // 8, counted.num_waiting):
+    most = max(UNDER_WAY, counted.num_over)
+    num_next = min(most - counted.num_under_way, counted.num_waiting)
+    if num_next < min(most // 8, counted.num_waiting):
         return []
     numbers = session.scalars(_WAITING, {"extraction_id": extraction_id, "limit": num_next})
     return _rows(session, extraction_id, list(numbers))
@@ -217,8 +219,10 @@ _IS_OPEN = text("""
 """)
 
 _COUNT = text("""
-    SELECT count(*) FILTER (WHERE spans <> '{}') AS num_under_way, count(*) FILTER (WHERE spans = '{}') AS num_waiting
-    FROM extraction_document WHERE extraction_id = :extraction_id AND node IS NOT NULL
+    SELECT count(*) FILTER (WHERE node IS NOT NULL AND spans <> '{}') AS num_under_way,
+        count(*) FILTER (WHERE node IS NOT NULL AND spans = '{}') AS num_waiting,
+        count(*) FILTER (WHERE node IS NULL) AS num_over
+    FROM extraction_document WHERE extraction_id = :extraction_id
 """)
 
 _WAITING = text("""
