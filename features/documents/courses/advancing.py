@@ -134,7 +134,7 @@ class DocumentAdvancer:
             return False
         with self._work.reading() as session:
             found = rows.waiting(session, self._work.claim.id) if self._steps.may_ask else []
-            if not found and self._steps.may_ask:
+            if not found and self._steps.may_ask and rows.is_any_waiting(session, self._work.claim.id):
                 return False
         target = _Target(number=node.number, stage=DocumentStage.READ, batch=batch)
         moves = {one.number: [target.take([KeptDocument(**one.document).read_line(one.number)])] for one in found}

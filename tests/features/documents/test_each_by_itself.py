@@ -243,6 +243,31 @@ def test_only_so_many_documents_are_under_way_and_all_come_to_their_end(
 
 
 @pytest.mark.usefixtures("few_under_way")
+def test_killed_after_the_last_documents_were_added_another_worker_ends_their_batch(
+    session: Session, make_extraction: Any, answering: Answering, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answering.chunks_a_turn = 2
+    effect, killed = segments.close, list[str]()
+
+    def deadly(own: Session, batch: Batch) -> None:
+        if not killed and batch.is_growing and batch.num_requests == NUM_DOCUMENTS:
+            killed.append(batch.id)
+            raise KeyboardInterrupt
+        effect(own, batch)
+
+    monkeypatch.setattr(segments, "close", deadly)
+    extraction = make_extraction(PAPERS, plan={"passes": Passes(again=False)})
+    with pytest.raises(KeyboardInterrupt):
+        run(extraction)
+    session.rollback()
+    session.execute(text("UPDATE flow SET claimed_until = now() - interval '1 second'"))
+    session.commit()
+    run(extraction)
+    assert killed == [batch_of(session, extraction, "read").id]
+    assert (extraction.state, extraction.num_done) == (ExtractionState.COMPLETED, NUM_DOCUMENTS)
+
+
+@pytest.mark.usefixtures("few_under_way")
 def test_documents_that_wait_to_be_read_do_not_keep_the_others_from_being_asked(
     session: Session, make_extraction: Any, extractions: Extractions, answering: Answering
 ) -> None:
