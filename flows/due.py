@@ -41,9 +41,9 @@ def find_due(session: Session, recipes: Sequence[str]) -> Sequence[Due]:
 
 _IS_LOOKED_AT = "(look_at IS NULL OR look_at <= clock_timestamp())"
 
-# A flow that waits for batches is due again when they have ended, or when one has used up its cap and never ends; one
-# that acts on each result as it comes, when there are new ones and its pause is over. When a flow is cancelled, its
-# batches end first.
+# A flow that waits for batches is due again when they have ended, or when none goes on by itself: one that has used up
+# its cap, or that grows and has no line to answer. One that acts on each result as it comes is due when there are new
+# ones and its pause is over. When a flow is cancelled, its batches end first.
 _DUE = text(f"""
     SELECT id, tenant_id, recipe FROM (
         SELECT id, tenant_id, recipe, created_at,
@@ -57,6 +57,7 @@ _DUE = text(f"""
                     {one_of("batch.state", _ENDING)}
                     OR (
                         {one_of("batch.state", _RUNNING)} AND flow.state <> '{CANCELLING}' AND NOT {CAP_IS_REACHED}
+                        AND NOT (batch.is_growing AND batch.num_requests > 0 AND batch.is_answered)
                     )
                 )
             ) OR {_IS_LOOKED_AT} AND flow.state <> '{CANCELLING}' AND EXISTS (

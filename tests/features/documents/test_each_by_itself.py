@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from features.documents import lifecycle, records, stages
 from features.documents.courses import rows
+from features.documents.courses.advancing import DocumentAdvancer
 from features.documents.extraction.course.job import Passes
 from features.documents.states import ExtractionState
 from features.documents.tables import Extraction
@@ -306,6 +308,37 @@ def test_where_reading_ends_early_documents_that_waited_say_so(
     run(extraction)
     codes = [record["error"] and record["error"]["code"] for record in records_of(session, storage, extraction)]
     assert codes == [None] * 6 + [f"batch_{end}"] * (NUM_DOCUMENTS - 6)
+
+
+@pytest.mark.usefixtures("few_under_way")
+def test_killed_before_further_documents_are_read_it_is_due(
+    session: Session,
+    maker: sessionmaker[Session],
+    make_extraction: Any,
+    extractions: Extractions,
+    answering: Answering,
+    run: Run,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def deadly(*_given: Any) -> bool:
+        raise KeyboardInterrupt
+
+    extraction = make_extraction(PAPERS, plan={"passes": Passes(again=False)})
+    with monkeypatch.context() as killing:
+        killing.setattr(DocumentAdvancer, "read_more", deadly)
+        for _ in range(6):
+            with suppress(KeyboardInterrupt):
+                extractions.advance(extraction.id)
+            session.rollback()
+            session.execute(text("UPDATE flow SET claimed_until = NULL, claimed_by = NULL, look_at = NULL"))
+            session.commit()
+            answering.work_off()
+    assert session.scalar(text("SELECT count(*) FROM extraction_document WHERE node IS NULL")) == 6
+    with maker() as other:
+        assert [each.id for each in due.find_due(other, ["extraction"])] == [extraction.id]
+    answering.chunks_a_turn = 2
+    run(extraction)
+    assert extraction.num_done == NUM_DOCUMENTS
 
 
 def test_it_is_due_when_a_result_has_come_and_not_before(
