@@ -77,16 +77,25 @@ class Rule:
     is_absent: bool = False
 
 
-def rules_of(machine: str, process_id: int) -> tuple[Rule, ...] | None:
-    """Return the rules for one process of a machine as `platform.machine()` names it; None for an unknown machine."""
-    listing = _NUMBERS.get(machine)
-    if listing is None:
-        return None
-    numbers = {name: int(number) for name, _, number in (each.partition("=") for each in listing.split())}
-    return tuple(_rules(numbers, process_id))
+def shared_rules(machine: str) -> tuple[Rule, ...] | None:
+    """Return the rules for all processes of a machine as `platform.machine()` names it; None for an unknown one."""
+    numbers = _numbers(machine)
+    return tuple(_shared_rules(numbers)) if numbers else None
 
 
-def _rules(numbers: Mapping[str, int], process_id: int) -> Iterator[Rule]:
+def own_rules(machine: str, process_id: int) -> tuple[Rule, ...]:
+    """Return the rules that name the process itself."""
+    numbers, own = _numbers(machine), (process_id,)
+    limited = {"tgkill": (0, own), "prlimit64": (0, (0, *own))}  # abort() signals its own process
+    return tuple(_limited(numbers, limited))
+
+
+def _numbers(machine: str) -> dict[str, int]:
+    listing = _NUMBERS.get(machine, "")
+    return {name: int(number) for name, _, number in (each.partition("=") for each in listing.split())}
+
+
+def _shared_rules(numbers: Mapping[str, int]) -> Iterator[Rule]:
     for name, number in numbers.items():
         if name in _UNLIMITED:
             yield Rule(number=number)
@@ -95,8 +104,11 @@ def _rules(numbers: Mapping[str, int], process_id: int) -> Iterator[Rule]:
     for name, argument in (("open", 1), ("openat", 2)):
         if name in numbers:
             yield Rule(number=numbers[name], argument=argument, forbidden_bits=_WRITES)
-    own = (process_id,)
-    limited = {"clone": (0, _THREAD_FLAGS), "fcntl": (1, _FCNTL), "ioctl": (1, _IOCTL), "prctl": (0, _PRCTL)}
-    limited |= {"tgkill": (0, own), "prlimit64": (0, (0, *own))}  # abort() signals its own process
+    yield from _limited(
+        numbers, {"clone": (0, _THREAD_FLAGS), "fcntl": (1, _FCNTL), "ioctl": (1, _IOCTL), "prctl": (0, _PRCTL)}
+    )
+
+
+def _limited(numbers: Mapping[str, int], limited: Mapping[str, tuple[int, tuple[int, ...]]]) -> Iterator[Rule]:
     for name, (argument, values) in limited.items():
         yield Rule(number=numbers[name], argument=argument, values=values)

@@ -79,6 +79,7 @@ def seal() -> frozenset[Layer]:
         return frozenset({Layer.NAMESPACES, Layer.FILES, Layer.PARENT})
     put_on = {Layer.NAMESPACES: _leave_namespaces(), Layer.FILES: landlock.restrict(_readable())}
     _drop_capabilities()
+    call_filter.shared_part(platform.machine())  # here once, not in each fork
     put_on[Layer.PARENT] = _libc().prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0) == 0
     return frozenset(layer for layer, is_on in put_on.items() if not is_on)
 

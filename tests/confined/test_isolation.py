@@ -13,8 +13,7 @@ from itertools import chain
 
 import pytest
 
-from confined.call_filter import compiled
-from confined.calls import rules_of
+from confined.call_filter import program
 from tests.floors import LIBRARIES
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="the kernel's filters are Linux'")
@@ -144,19 +143,19 @@ def test_the_filter_allows_what_changes_nothing_outside(
     machine: tuple[str, int], number: int, arguments: tuple[int, ...], decided: int
 ) -> None:
     name, audited = machine
-    rules = rules_of(name, OWN)
-    assert rules is not None
-    assert decision(compiled(rules, audited), machine=audited, number=number, arguments=arguments) == decided
+    code = program(name, OWN)
+    assert code is not None
+    assert decision(code, machine=audited, number=number, arguments=arguments) == decided
 
 
 def test_the_filter_refuses_the_calls_of_another_machine() -> None:
-    rules = rules_of("x86_64", OWN)
-    assert rules is not None
-    assert decision(compiled(rules, X86[1]), machine=ARM[1], number=63) == REFUSE
+    code = program("x86_64", OWN)
+    assert code is not None
+    assert decision(code, machine=ARM[1], number=63) == REFUSE
 
 
 def test_a_machine_whose_numbers_are_not_known_has_no_filter() -> None:
-    assert rules_of("riscv64", OWN) is None
+    assert program("riscv64", OWN) is None
 
 
 @LINUX
