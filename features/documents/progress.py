@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from features.documents.collections.snapshot import KeptDocument, custom_id, kept_documents
-from features.documents.extraction.course.job import custom_id as question_id
-from features.documents.extraction.course.line_results import TOO_LONG_CODE, Answers, LineResult, result_of
+from features.documents.extraction.course import answers
+from features.documents.extraction.course.line_results import TOO_LONG_CODE, Answers, LineResult
 from features.documents.extraction.scoring.records import failed_record
 from features.documents.stages import DocumentStage
 from features.documents.tables import ExtractionDocument
 from jobs.batches.ordered_results import OrderedResults
+from jobs.lines.document_bodies import AskedLines
 from jobs.storage import Storage
 
 PROVISIONAL = "provisional"
@@ -37,6 +38,17 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Answered:
+    """The lines that asked about a document at one stage."""
+
+    stage: DocumentStage
+    asked: AskedLines | None
+    """Where their results are; None without lines."""
+    lines: Mapping[str, Any]
+    """Their result lines, by custom_id."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DocumentProgress:
     """Results of one document; None or empty for a stage that has not run or did not concern it."""
 
@@ -58,6 +70,8 @@ class DocumentProgress:
     """The error of a document that was read but not asked."""
     is_open: bool = False
     """Whether lines that ask about it have no result yet."""
+    asked: Mapping[DocumentStage, Sequence[AskedLines | None]] = field(default_factory=dict)
+    """Where the results of each stage are, for each of its rounds."""
 
     @property
     def sha256(self) -> str:
@@ -114,35 +128,35 @@ class DocumentProgress:
 
 def progress_of(
     document: ExtractionDocument,
-    answered: Sequence[tuple[DocumentStage, Mapping[str, Any]]],
+    answered: Sequence[Answered],
     *,
     num_groups: int,
     not_asked: Mapping[str, Any] | None = None,
 ) -> DocumentProgress:
-    """Return the results of a document; `answered` are the result lines by custom_id, for each node it has been at.
+    """Return the results of a document, from the lines at each node that it has been at.
 
     `not_asked` is the shared reason, if any, why documents that were read were not asked.
     """
     number = document.number
-    of_stages: dict[DocumentStage, list[Mapping[str, Any]]] = {}
-    for stage, lines in answered:
-        of_stages.setdefault(stage, []).append(lines)
+    of_stages: dict[DocumentStage, list[Answered]] = {}
+    for each in answered:
+        of_stages.setdefault(each.stage, []).append(each)
 
     def outcomes(stage: DocumentStage) -> list[Outcome | None]:
-        lines = (by_id.get(custom_id(number)) for by_id in of_stages.get(stage, ()))
+        lines = (each.lines.get(custom_id(number)) for each in of_stages.get(stage, ()))
         return [None if line is None else _outcome(line) for line in lines]
 
     def rounds(stage: DocumentStage) -> list[dict[str, LineResult]]:
-        return [_answers(by_id, number) for by_id in of_stages.get(stage, ())]
+        return [answers.of_round(each.lines, number) for each in of_stages.get(stage, ())]
 
     kept = KeptDocument(**document.document)
-    asked = next(iter(of_stages.get(DocumentStage.ASK, ())), {})
+    first = next((each.lines for each in of_stages.get(DocumentStage.ASK, ())), {})
     return DocumentProgress(
         number=number,
         document=kept,
         read=Outcome() if kept.is_index else _only(outcomes(DocumentStage.READ)),
-        first=_first_answers(asked, number, num_groups=num_groups),
-        second_readings=_second_readings(asked, number, num_groups=num_groups),
+        first=answers.first(first, number, num_groups=num_groups),
+        second_readings=answers.second_readings(first, number, num_groups=num_groups),
         grounded=_only(outcomes(DocumentStage.GROUND)),
         again=rounds(DocumentStage.ASK_AGAIN),
         grounded_again=outcomes(DocumentStage.GROUND_AGAIN),
@@ -150,6 +164,7 @@ def progress_of(
         grounded_covered=_only(outcomes(DocumentStage.GROUND_COVERED)),
         not_asked=not_asked or _NOT_ASKED,
         is_open=document.node is not None,
+        asked={stage: [each.asked for each in of_stage] for stage, of_stage in of_stages.items()},
     )
 
 
@@ -168,23 +183,6 @@ def read_documents(storage: Storage, documents_key: str, files: StageFiles) -> I
 
 def _only(outcomes: Sequence[Outcome | None]) -> Outcome | None:
     return next(iter(outcomes), None)
-
-
-def _first_answers(lines: Mapping[str, Any], number: int, *, num_groups: int) -> Sequence[LineResult]:
-    """Return the answer for each group of fields, or nothing unless all have one."""
-    found = [lines.get(question_id(number, group)) for group in range(num_groups)]
-    return [result_of(line) for line in found if line is not None] if all(found) else ()
-
-
-def _second_readings(lines: Mapping[str, Any], number: int, *, num_groups: int) -> dict[int, LineResult]:
-    found = ((group, lines.get(question_id(number, group, is_second_reading=True))) for group in range(num_groups))
-    return {group: result_of(line) for group, line in found if line is not None}
-
-
-def _answers(lines: Mapping[str, Any], number: int) -> dict[str, LineResult]:
-    """Return the results of a round's questions by question key."""
-    prefix = question_id(number, "")
-    return {name.removeprefix(prefix): result_of(line) for name, line in lines.items()}
 
 
 def _outcome(line: Mapping[str, Any]) -> Outcome:

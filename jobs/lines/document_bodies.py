@@ -5,7 +5,6 @@ Pure. Users send none of them, yet every field is checked: a later release may r
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,8 +21,6 @@ DOCUMENTS = "documents"
 READ_ENDPOINT = "/v1/documents/read"
 GROUND_ENDPOINT = "/v1/documents/ground"
 CUT_ENDPOINT = "/v1/documents/cut"
-
-_KEY = re.compile(r"[0-9]+(-[0-9]+)?")
 
 
 def shown_model(model: str) -> str:
@@ -47,27 +44,34 @@ class ReadRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AskedLines:
+    """Consecutive lines of a batch that asked about a document; their results are read where they are."""
+
+    batch_id: str
+    first_line: int
+    num_lines: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GroundRequest:
-    """A model's answers about a read document, whose values are to be located in it."""
+    """Where a model's answers about a read document are; their values are to be located in it."""
 
     plan_key: str
     """Key of the object with the questions."""
     name: str
     sha256: str
-    first: Sequence[Mapping[str, Any]]
-    """The answer for each group, in order: `text` and `logprobs`, or `error` with a code and a message."""
-    usage: Mapping[str, Any]
-    """Tokens of all answers, as in the record."""
+    number: int
+    """Of the document in its extraction, as in the custom_ids of its questions."""
+    first: AskedLines
+    """The first questions for each group, and their second readings."""
     object_key: str | None = None
     """Key of the read document."""
     found_key: str | None = None
     """Key of the passage lookup's results, in place of the document where an index was searched."""
-    second_readings: Mapping[str, Mapping[str, Any]] | None = None
-    """The same of second readings, by group number; None where there are none."""
-    again: Sequence[Mapping[str, Mapping[str, Any]]] = ()
-    """The same of each round of further questions, by key: a group number, or e.g. 3-0 for a part of it."""
-    covered: Mapping[str, Mapping[str, Any]] | None = None
-    """The same of questions asked with the found values masked; None where none were asked so far."""
+    again: Sequence[AskedLines | None] = ()
+    """Each round of further questions; None where it had no room."""
+    covered: AskedLines | None = None
+    """Questions asked with the found values masked; None where none were asked so far."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +104,7 @@ def ground_request(body: Mapping[str, Any]) -> GroundRequest:
     values = _checked(body, _GROUND)
     if ("object_key" in values) == ("found_key" in values):
         raise BodyError("object_key", "give object_key, or found_key in its place", code="invalid_value")
-    return GroundRequest(**_required(values, "plan_key", "name", "sha256", "first", "usage"))
+    return GroundRequest(**_required(values, "plan_key", "name", "sha256", "number", "first"))
 
 
 def cut_request(body: Mapping[str, Any]) -> CutRequest:
@@ -127,47 +131,15 @@ def _required(values: dict[str, Any], *names: str) -> dict[str, Any]:
     return values
 
 
-def _answers(name: str, value: Any) -> Sequence[Mapping[str, Any]]:
-    if type(value) is not list:
-        raise BodyError(name, f"{name} must be a list of answers", code="invalid_type")
-    return [_answer(f"{name}[{index}]", one) for index, one in enumerate(value)]
+def _asked(name: str, value: Any) -> AskedLines:
+    values = _checked(object_(name, value), _ASKED)
+    return AskedLines(**_required(values, *_ASKED))
 
 
-def _answers_by_group(name: str, value: Any) -> Mapping[str, Mapping[str, Any]]:
-    for group, one in object_(name, value).items():
-        if not (group.isascii() and group.isdigit()):
-            raise BodyError(name, f"{name} has the key {group[:40]!r}; give the numbers of groups")
-        _answer(f"{name}.{group}", one)
-    answers: Mapping[str, Mapping[str, Any]] = value
-    return answers
-
-
-def _rounds(name: str, value: Any) -> Sequence[Mapping[str, Mapping[str, Any]]]:
-    """Check rounds of answers by the keys of their questions."""
+def _rounds(name: str, value: Any) -> Sequence[AskedLines | None]:
     if type(value) is not list:
         raise BodyError(name, f"{name} must be a list of rounds", code="invalid_type")
-    for number, answers in enumerate(value):
-        for key, one in object_(f"{name}[{number}]", answers).items():
-            if not _KEY.fullmatch(key):
-                raise BodyError(name, f"{name} has the key {key[:40]!r}; give the number of a group, or 3-0 for a part")
-            _answer(f"{name}[{number}].{key}", one)
-    rounds: Sequence[Mapping[str, Mapping[str, Any]]] = value
-    return rounds
-
-
-def _answer(name: str, value: Any) -> Mapping[str, Any]:
-    """Check one answer: a text with its log-probabilities, or an error."""
-    answers: Mapping[str, Any] = object_(name, value)
-    if ("text" in answers) == ("error" in answers):
-        raise BodyError(name, f"{name} must have a text or an error")
-    _checked(answers, {"text": text, "error": object_, "logprobs": _logprobs})
-    return answers
-
-
-def _logprobs(name: str, value: Any) -> Sequence[Mapping[str, Any]]:
-    if type(value) is not list or not all(type(one) is dict for one in value):
-        raise BodyError(name, f"{name} must be a list of tokens with their log-probabilities", code="invalid_type")
-    return value
+    return [None if one is None else _asked(f"{name}[{index}]", one) for index, one in enumerate(value)]
 
 
 def _documents(name: str, value: Any) -> Sequence[Mapping[str, str]]:
@@ -180,17 +152,17 @@ def _documents(name: str, value: Any) -> Sequence[Mapping[str, str]]:
 
 
 _READ: dict[str, Check] = {"name": text, "file_id": text, "store": text, "key": text, "etag": text}
+_ASKED: dict[str, Check] = {"batch_id": text, "first_line": whole(0), "num_lines": whole(1)}
 _GROUND: dict[str, Check] = {
     "object_key": text,
     "found_key": text,
     "plan_key": text,
     "name": text,
     "sha256": text,
-    "first": _answers,
-    "usage": object_,
-    "second_readings": _answers_by_group,
+    "number": whole(0),
+    "first": _asked,
     "again": _rounds,
-    "covered": _answers_by_group,
+    "covered": _asked,
 }
 _NAMED: dict[str, Check] = {"id": text, "name": text, "object_key": text}
 _CUT: dict[str, Check] = {

@@ -7,7 +7,6 @@ untrusted bytes.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -20,14 +19,13 @@ from features.documents.extraction.errors import DocumentError, ExtractionError
 from jobs.errors import NotFoundError, ServiceError
 from jobs.lines.document_bodies import CutRequest, GroundRequest, ReadRequest
 from jobs.storage import Storage, prepared, read_documents
+from workers.preparing.answer_lines import answer_lines
 from workers.preparing.cutting import SegmentCutter
 from workers.preparing.gathering import Gathering
 from workers.preparing.line_errors import LineError
 from workers.preparing.readers import Readers
 from workers.preparing.sources import Sources
 from workers.preparing.tokenizers import Tokenizers
-
-_ANSWER_FIELDS = ("sha256", "first", "second_readings", "again", "covered", "usage")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,19 +71,21 @@ class DocumentAnswers:
 
     def _ground(self, request: GroundRequest, tenant_id: str, readers: Readers) -> dict[str, Any]:
         content = self._answers(request, tenant_id)
-        record: dict[str, Any] = orjson.loads(readers.answers.read_stored(content, request.name))
+        record: dict[str, Any] = orjson.loads(readers.answers.read_stored(content, request.name, owner=tenant_id))
         return {"object": "record", **record}
 
     def _answers(self, request: GroundRequest, tenant_id: str) -> bytes:
         """Return the answers packed with their source: a document, or the passages found in an index."""
-        answers: Mapping[str, Any] = {name: getattr(request, name) for name in _ANSWER_FIELDS}
+        named = {"number": request.number, "sha256": request.sha256}
         plan = self._own(request.plan_key, tenant_id)
+        answers = answer_lines(self.sources.sessions, request, tenant_id=tenant_id)
         if request.object_key is not None:
-            return packed(answers, plan=plan, document=self._own(request.object_key, tenant_id))
+            return packed(named, plan=plan, answers=answers, document=self._own(request.object_key, tenant_id))
         assert request.found_key is not None, "one of the two keys is set"
         gathering = Gathering(sessions=self.sources.sessions, storage=self.storage)
-        passages = gathering.passages(self._own(request.found_key, tenant_id), num_groups=len(request.first))
-        return packed_found(answers, plan=plan, found=passages, stored=gathering.stored(passages, tenant_id))
+        passages = gathering.passages(self._own(request.found_key, tenant_id))
+        stored = gathering.stored(passages, tenant_id)
+        return packed_found(named, plan=plan, answers=answers, found=passages, stored=stored)
 
     def _own(self, key: str, tenant_id: str) -> bytes:
         """Return a whole object of the tenant."""

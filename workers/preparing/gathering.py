@@ -11,7 +11,6 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from features.documents.collections import documents
 from features.documents.extraction.course.corpus import FoundPassage
-from features.documents.extraction.course.job import custom_id
 from jobs.database import transaction
 from jobs.settings import MIB
 from jobs.storage import Storage, read_documents
@@ -20,7 +19,8 @@ MAX_STORED_BYTES = 64 * MIB
 """Size of the stored documents of one line; the document that exceeds it is the last."""
 _FIELDS = [each.name for each in fields(FoundPassage)]
 
-Found = Sequence[Sequence[Mapping[str, Any]]]
+Found = Mapping[str, Sequence[Mapping[str, Any]]]
+"""Passages by the custom_id of the line that looked them up, of which each group of fields has one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,19 +30,19 @@ class Gathering:
     sessions: sessionmaker[Session]
     storage: Storage
 
-    def passages(self, results: bytes, *, num_groups: int) -> Found:
+    def passages(self, results: bytes) -> Found:
         """Return the passages of each group from the results of the retrieval batch."""
-        lines = map(orjson.loads, results.splitlines())
-        by_line = {line["custom_id"]: line["response"]["body"]["passages"] for line in lines}
-        groups = [by_line.get(custom_id(0, group), []) for group in range(num_groups)]
-        return [[{name: one[name] for name in _FIELDS} for one in passages] for passages in groups]
+        by_line = {line["custom_id"]: line["response"]["body"] for line in map(orjson.loads, results.splitlines())}
+        return {
+            name: [{each: one[each] for each in _FIELDS} for one in body["passages"]] for name, body in by_line.items()
+        }
 
-    def stored(self, groups: Found, tenant_id: str) -> dict[str, bytes]:
+    def stored(self, found: Found, tenant_id: str) -> dict[str, bytes]:
         """Return the stored documents of the passages, best ranks first, up to `MAX_STORED_BYTES`.
 
         For the others, and for deleted documents, the passages must suffice.
         """
-        ranked = sorted((one for passages in groups for one in passages), key=lambda one: int(one["rank"]))
+        ranked = sorted((one for passages in found.values() for one in passages), key=lambda one: int(one["rank"]))
         ids = list(dict.fromkeys(str(one["document_id"]) for one in ranked))
         with transaction(self.sessions) as session:
             keys = documents.object_keys(session, tenant_id, ids)

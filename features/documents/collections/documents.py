@@ -218,6 +218,5 @@ def delete_all(session: Session, collection_id: str) -> None:
 
 
 def note_read(session: Session, results: Sequence[tuple[str, dict[str, Any]]]) -> None:
-    """Store the results of reading documents, as column values by document id."""
-    for document_id, values in results:
-        session.execute(update(CollectionDocument).where(CollectionDocument.id == document_id).values(values))
+    """Store the results of reading documents, as values of the same columns by document id."""
+    session.execute(update(CollectionDocument), [{"id": document_id, **values} for document_id, values in results])

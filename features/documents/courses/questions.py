@@ -10,10 +10,10 @@ import orjson
 
 from features.documents.collections.snapshot import custom_id
 from features.documents.extraction.course.job import ExtractJob
-from features.documents.extraction.course.line_results import LineResult
 from features.documents.extraction.documents.document import Document
 from features.documents.extraction.passes.prompts import Request
 from features.documents.progress import DocumentProgress
+from features.documents.stages import DocumentStage
 from jobs.errors import InputError, NotFoundError
 from jobs.lines.document_bodies import GROUND_ENDPOINT, PREPARE_MODEL
 from jobs.storage import Storage
@@ -67,30 +67,27 @@ def _question(one: DocumentProgress, job: ExtractJob, question: Mapping[str, Any
 
 
 def grounding(one: DocumentProgress, keys: GroundingKeys) -> bytes:
-    """Return the line that grounds all answers about a document in it."""
+    """Return the line that grounds all answers about a document in it; it says where they are."""
     assert one.read is not None, "it was read"
     if one.document.is_index and keys.found is None:
         raise InputError("the passages found for its questions were deleted; create the extraction again")
     source = {"found_key": keys.found} if one.document.is_index else {"object_key": one.read.body["object_key"]}
-    by_group = {"second_readings": one.second_readings, "covered": one.covered}
-    body = {
+    body: dict[str, Any] = {
         "model": PREPARE_MODEL,
         **source,
         "plan_key": keys.plan,
         "name": one.document.name,
         "sha256": one.sha256,
-        "first": [result.to_body() for result in one.first],
-        "usage": one.usage,
+        "number": one.number,
+        "first": one.asked[DocumentStage.ASK][0],
     }
     if one.again:
-        body["again"] = [_bodies(results) for results in one.again]
-    body |= {name: _bodies(results) for name, results in by_group.items() if results}
+        rounds = one.asked.get(DocumentStage.ASK_AGAIN, ())
+        body["again"] = [*rounds, *[None] * (len(one.again) - len(rounds))]  # the last one may have no room
+    if one.covered:
+        (body["covered"],) = one.asked[DocumentStage.ASK_COVERED]
     line = {"custom_id": custom_id(one.number), "method": "POST", "url": GROUND_ENDPOINT, "body": body}
     return orjson.dumps(line)
-
-
-def _bodies(results: Mapping[int, LineResult] | Mapping[str, LineResult]) -> dict[str, Any]:
-    return {str(key): result.to_body() for key, result in results.items()}
 
 
 def _document(storage: Storage, object_key: str) -> Document | None:

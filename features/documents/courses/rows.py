@@ -15,12 +15,15 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from features.documents.collections.snapshot import KeptDocument
-from features.documents.progress import DocumentProgress, progress_of
+from features.documents.progress import Answered, DocumentProgress, progress_of
 from features.documents.stages import stage_of
 from features.documents.standing import Standing
 from features.documents.tables import ExtractionDocument, ExtractionNode
 from flows.results import Page
+from jobs.batches import result_ranges
+from jobs.batches.result_ranges import ResultRange
 from jobs.chunks.recording import copy_rows
+from jobs.lines.document_bodies import AskedLines
 from jobs.partitions import batch_day
 from jobs.tables import Batch
 
@@ -138,11 +141,16 @@ def progress(
     session: Session, standing: Standing, documents: Sequence[ExtractionDocument]
 ) -> Iterator[DocumentProgress]:
     """Yield documents with what their lines answered so far; in one query."""
-    nodes = {node.number: node for node in standing.begun}
-    results = _results(session, standing, documents)
+    stages = {node.number: stage_of(node) for node in standing.begun}
+    batches = {node.number: standing.batch_of(node) for node in standing.begun}
+    results = _results(session, batches, documents)
     for document in documents:
         answered = [
-            (stage_of(nodes[span.node]), results.get((document.number, at), {}))
+            Answered(
+                stage=stages[span.node],
+                asked=_asked_lines(span, batches[span.node]),
+                lines=results.get((document.number, at), {}),
+            )
             for at, span in enumerate(spans_of(document))
         ]
         yield progress_of(document, answered, num_groups=len(standing.job.groups), not_asked=standing.not_asked)
@@ -158,30 +166,32 @@ def _flat(spans: Sequence[Span]) -> list[int]:
     return [each for span in spans for each in (span.node, span.first_line, span.num_lines)]
 
 
+def _asked_lines(span: Span, batch: Batch | None) -> AskedLines | None:
+    if batch is None or not span.num_lines:
+        return None
+    return AskedLines(batch_id=batch.id, first_line=span.first_line, num_lines=span.num_lines)
+
+
 def _results(
-    session: Session, standing: Standing, documents: Sequence[ExtractionDocument]
+    session: Session, batches: Mapping[int, Batch | None], documents: Sequence[ExtractionDocument]
 ) -> dict[tuple[int, int], dict[str, Any]]:
-    """Return the result lines by custom_id, for each document and position among its nodes."""
-    batches = {node.number: standing.batch_of(node) for node in standing.begun}
-    asked = [
-        (document.number, at, batch, span)
+    """Return the result lines by custom_id, for each document and position among its nodes; `batches` by node."""
+    asked = {
+        (document.number, at): ResultRange(
+            batch_id=batch.id,
+            day=batch_day(batch.created_at),
+            first_line=span.first_line,
+            num_lines=span.num_lines,
+        )
         for document in documents
         for at, span in enumerate(spans_of(document))
         if (batch := batches[span.node]) is not None and span.num_lines
-    ]
-    values = {
-        "numbers": [number for number, *_ in asked],
-        "places": [at for _, at, *_ in asked],
-        "days": [batch_day(batch.created_at) for *_, batch, _ in asked],
-        "batch_ids": [batch.id for *_, batch, _ in asked],
-        "first_lines": [span.first_line for *_, span in asked],
-        "last_lines": [span.first_line + span.num_lines - 1 for *_, span in asked],
     }
-    found: dict[tuple[int, int], dict[str, Any]] = {}
-    for row in session.execute(_RESULTS, values) if asked else ():
-        line = orjson.loads(bytes(row.line))
-        found.setdefault((row.number, row.place), {})[line["custom_id"]] = line
-    return found
+    lines = result_ranges.read(session, list(asked.values()))
+    return {
+        place: {line["custom_id"]: line for line in map(orjson.loads, found)}
+        for place, found in zip(asked, lines, strict=True)
+    }
 
 
 def _rows(session: Session, extraction_id: str, numbers: Sequence[int]) -> list[ExtractionDocument]:
@@ -234,16 +244,4 @@ _PAGE = text("""
     SELECT number FROM extraction_document
     WHERE extraction_id = :extraction_id AND number > :after AND (node IS NULL OR cardinality(spans) >= :nodes * 3)
     ORDER BY number LIMIT :limit
-""")
-
-# An array of ranges and no join of tables: each range is read from the key of `result`.
-_RESULTS = text("""
-    SELECT asked.number, asked.place, result.line
-    FROM unnest(
-        CAST(:numbers AS integer[]), CAST(:places AS integer[]), CAST(:days AS date[]), CAST(:batch_ids AS text[]),
-        CAST(:first_lines AS bigint[]), CAST(:last_lines AS bigint[])
-    ) AS asked (number, place, day, batch_id, first_line, last_line)
-        JOIN result ON result.batch_day = asked.day AND result.batch_id = asked.batch_id
-            AND result.line_no BETWEEN asked.first_line AND asked.last_line
-    ORDER BY asked.number, asked.place, result.line_no
 """)

@@ -34,7 +34,7 @@ from jobs.batches.validation import validate_batch
 from jobs.chunks import claiming, leasing
 from jobs.chunks.recording import LineResult
 from jobs.errors import InputError
-from jobs.lines.document_bodies import GROUND_ENDPOINT, READ_ENDPOINT
+from jobs.lines.document_bodies import GROUND_ENDPOINT, READ_ENDPOINT, ground_request
 from jobs.lines.output_lines import error_line, output_line
 from jobs.lines.passage_bodies import FIND_ENDPOINT, find_request
 from jobs.states import TERMINAL_BATCH_STATES
@@ -42,6 +42,7 @@ from jobs.storage import Storage
 from jobs.tables import Batch
 from tests.all_settings import Settings
 from tests.flows.advancers import fills_of
+from workers.preparing.answer_lines import answer_lines
 from workers.preparing.gathering import Gathering
 from workers.preparing.passages import PassageAnswers
 from workers.preparing.results import refused
@@ -169,16 +170,17 @@ class Answering:
         }
 
     def _ground(self, tenant_id: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        names = ("sha256", "first", "second_readings", "again", "covered", "usage")
-        asked = {name: body.get(name) for name in names}
-        plan = self._object(body["plan_key"])
-        if "object_key" in body:
-            content = packed(asked, plan=plan, document=self._object(body["object_key"]))
+        request = ground_request(body)
+        named = {"number": request.number, "sha256": request.sha256}
+        plan, answers = self._object(request.plan_key), answer_lines(self.maker, request, tenant_id=tenant_id)
+        if request.object_key is not None:
+            content = packed(named, plan=plan, answers=answers, document=self._object(request.object_key))
         else:
             gathering = Gathering(sessions=self.maker, storage=self.storage)
-            found = gathering.passages(self._object(body["found_key"]), num_groups=len(body["first"]))
-            content = packed_found(asked, plan=plan, found=found, stored=gathering.stored(found, tenant_id))
-        answer: dict[str, Any] = orjson.loads(ground(content, body["name"], Limits(), Progress()))
+            found = gathering.passages(self._object(str(request.found_key)))
+            stored = gathering.stored(found, tenant_id)
+            content = packed_found(named, plan=plan, answers=answers, found=found, stored=stored)
+        answer: dict[str, Any] = orjson.loads(ground(content, request.name, Limits(), Progress()))
         return answer
 
     def _find(self, tenant_id: str, body: Mapping[str, Any]) -> dict[str, Any]:

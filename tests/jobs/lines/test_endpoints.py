@@ -8,18 +8,26 @@ import pytest
 
 from jobs.errors import InputError
 from jobs.lines.body_checks import BodyError
-from jobs.lines.document_bodies import GROUND_ENDPOINT, PREPARE_MODEL, READ_ENDPOINT, GroundRequest, ReadRequest
+from jobs.lines.document_bodies import (
+    GROUND_ENDPOINT,
+    PREPARE_MODEL,
+    READ_ENDPOINT,
+    AskedLines,
+    GroundRequest,
+    ReadRequest,
+)
 from jobs.lines.endpoints import BY_PATH, ENDPOINTS, LineKind, parse_request, require_endpoint
 
 READ = {"model": PREPARE_MODEL, "name": "a.pdf", "file_id": "file_1"}
+ASKED: dict[str, Any] = {"batch_id": "batch_1", "first_line": 2, "num_lines": 3}
 GROUND: dict[str, Any] = {
     "model": PREPARE_MODEL,
     "object_key": "tenant_1/documents/v/abc.doc",
     "plan_key": "tenant_1/object_1",
     "name": "a.pdf",
     "sha256": "abc",
-    "first": [{"text": "{}", "logprobs": [{"token": "{}", "logprob": -0.1}]}, {"error": {"code": "x", "message": "y"}}],
-    "usage": {"input_tokens": 1},
+    "number": 0,
+    "first": ASKED,
 }
 
 
@@ -70,27 +78,27 @@ def test_a_body_that_names_no_one_document_is_refused(body: dict[str, Any], para
     assert caught.value.param == param
 
 
-def test_answers_come_with_the_document_and_the_plan_that_they_are_of() -> None:
+def test_a_grounding_line_says_where_the_answers_of_each_round_are() -> None:
     asked = parse_request(GROUND_ENDPOINT, GROUND)
     assert isinstance(asked, GroundRequest)
-    assert asked.again == ()
-    rounds = [{"1": {"text": "{}"}}, {"1-0": {"text": "{}"}, "1-1": {"text": "{}"}}]
-    again = parse_request(GROUND_ENDPOINT, GROUND | {"again": rounds})
+    where = AskedLines(**ASKED)
+    assert (asked.first, asked.again, asked.covered) == (where, (), None)
+    again = parse_request(GROUND_ENDPOINT, GROUND | {"again": [ASKED, None], "covered": ASKED})
     assert isinstance(again, GroundRequest)
-    assert again.again == rounds
+    assert (again.again, again.covered) == ([where, None], where)
 
 
 @pytest.mark.parametrize(
     ("changes", "param"),
     [
         ({"plan_key": None}, "plan_key"),
-        ({"first": {}}, "first"),
-        ({"first": [{}]}, "first[0]"),
-        ({"first": [{"text": "{}", "error": {}}]}, "first[0]"),
-        ({"first": [{"text": "{}", "logprobs": [1]}]}, "logprobs"),
-        ({"again": {"one": {"text": "{}"}}}, "again"),
-        ({"again": [{"1-": {"text": "{}"}}]}, "again"),
-        ({"again": "1"}, "again"),
+        ({"number": -1}, "number"),
+        ({"first": []}, "first"),
+        ({"first": {}}, "batch_id"),
+        ({"first": ASKED | {"num_lines": 0}}, "num_lines"),
+        ({"first": ASKED | {"last_line": 4}}, "last_line"),
+        ({"again": ASKED}, "again"),
+        ({"again": [1]}, "again[0]"),
     ],
 )
 def test_answers_of_another_shape_are_refused(changes: dict[str, Any], param: str) -> None:

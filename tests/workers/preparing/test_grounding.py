@@ -10,16 +10,17 @@ import pytest
 
 from features.documents.collections import collection, documents
 from features.documents.extraction.course.corpus import Corpus
+from features.documents.extraction.course.job import custom_id
 from features.documents.extraction.course.stored_plan import StoredPlan
 from jobs.lines.document_bodies import GROUND_ENDPOINT
 from tests.all_settings import Settings
-from tests.workers.preparing.builders import Library, Preparer
+from tests.workers.preparing.builders import Library, Preparer, library_of
 from workers.preparing import gathering
 
 FIELDS = {"number": {"type": "string"}, "city": {"type": "string"}}
 PLAN = StoredPlan(schema=json.dumps({"type": "object", "properties": FIELDS}), model="demo")
 TEXT = b"Invoice number 4711, issued in Paris."
-USAGE = {"input_tokens": 3, "output_tokens": 4}
+USAGE = {"input_tokens": 3, "cached_tokens": 1, "output_tokens": 4}
 
 
 @pytest.fixture
@@ -31,17 +32,23 @@ def document(library: Library, preparer: Preparer) -> dict[str, Any]:
     plan_key = f"{library.tenant.id}/plan"
     library.storage.put(plan_key, PLAN.to_bytes())
     named = {"object_key": body["object_key"], "plan_key": plan_key, "name": "a.txt", "sha256": body["sha256"]}
-    return named | {"usage": USAGE}
+    return named | {"number": 0}
 
 
-def said(**values: str) -> dict[str, Any]:
-    return {"text": json.dumps({name: {"quote": value, "value": value} for name, value in values.items()})}
+def said(key: int | str = 0, **values: str) -> dict[str, Any]:
+    """Return the result line of a question, by its key."""
+    content = json.dumps({name: {"quote": value, "value": value} for name, value in values.items()})
+    usage = {"prompt_tokens": 3, "prompt_tokens_details": {"cached_tokens": 1}, "completion_tokens": 4}
+    body = {"choices": [{"message": {"content": content}}], "usage": usage}
+    return {"custom_id": custom_id(0, key), "response": {"body": body}}
 
 
 def test_answers_become_a_record_with_the_places_that_they_stand_at(
     library: Library, preparer: Preparer, document: dict[str, Any]
 ) -> None:
-    batch_id = library.submit(GROUND_ENDPOINT, [document | {"first": [said(number="4711", city="Paris")]}])
+    batch_id = library.submit(
+        GROUND_ENDPOINT, [document | {"first": library.answered([said(number="4711", city="Paris")])}]
+    )
     assert preparer.run_next()
     (body,) = library.bodies(batch_id)
     record = body["record"]
@@ -54,7 +61,7 @@ def test_answers_become_a_record_with_the_places_that_they_stand_at(
 def test_what_was_not_found_is_to_be_asked_again_and_the_second_answer_counts(
     library: Library, preparer: Preparer, document: dict[str, Any]
 ) -> None:
-    first = [said(number="4711", city="London")]
+    first = library.answered([said(number="4711", city="London")])
     batch_id = library.submit(GROUND_ENDPOINT, [document | {"first": first}])
     assert preparer.run_next()
     (doubt,) = library.bodies(batch_id)[0]["doubts"]
@@ -63,7 +70,7 @@ def test_what_was_not_found_is_to_be_asked_again_and_the_second_answer_counts(
     assert "city" in json.dumps(doubt["response_format"])
     assert "number" not in json.dumps(doubt["response_format"])
 
-    again = [{"0": said(city="Paris")}]
+    again = [library.answered([said("0", city="Paris")])]
     batch_id = library.submit(GROUND_ENDPOINT, [document | {"first": first, "again": again}])
     assert preparer.run_next()
     (body,) = library.bodies(batch_id)
@@ -82,7 +89,8 @@ def test_answers_of_an_index_are_placed_in_the_document_of_the_passage_that_they
     found_key = f"{library.tenant.id}/found"
     library.storage.put(found_key, json.dumps(line).encode() + b"\n")
     asked = {name: value for name, value in document.items() if name != "object_key"} | {"found_key": found_key}
-    batch_id = library.submit(GROUND_ENDPOINT, [asked | {"first": [said(number="4711"), said(city="Paris")]}])
+    first = library.answered([said(0, number="4711"), said(1, city="Paris")])
+    batch_id = library.submit(GROUND_ENDPOINT, [asked | {"first": first}])
     assert preparer.run_next()
     (body,) = library.bodies(batch_id)
     (number, city) = body["record"]["evidence"]
@@ -104,10 +112,10 @@ def test_documents_of_the_best_passages_are_taken_until_they_are_enough(
             library.storage.put(row.object_key, b"12345")
         ids = {row.name: row.id for row in rows}
     monkeypatch.setattr(gathering, "MAX_STORED_BYTES", 8)
-    found = [
-        [{"document_id": ids["last"], "rank": 2}, {"document_id": "document_gone", "rank": 0}],
-        [{"document_id": ids["second"], "rank": 1}, {"document_id": ids["first"], "rank": 0}],
-    ]
+    found = {
+        custom_id(0, 0): [{"document_id": ids["last"], "rank": 2}, {"document_id": "document_gone", "rank": 0}],
+        custom_id(0, 1): [{"document_id": ids["second"], "rank": 1}, {"document_id": ids["first"], "rank": 0}],
+    }
     stored = gathering.Gathering(sessions=library.sessions, storage=library.storage).stored(found, library.tenant.id)
     assert list(stored) == [ids["first"], ids["second"]]
 
@@ -116,7 +124,8 @@ def test_a_document_whose_answer_failed_has_a_record_that_says_why(
     library: Library, preparer: Preparer, document: dict[str, Any]
 ) -> None:
     error = {"code": "context_length_exceeded", "message": "too long"}
-    batch_id = library.submit(GROUND_ENDPOINT, [document | {"first": [{"error": error}]}])
+    first = library.answered([{"custom_id": custom_id(0, 0), "error": error}])
+    batch_id = library.submit(GROUND_ENDPOINT, [document | {"first": first}])
     assert preparer.run_next()
     (body,) = library.bodies(batch_id)
     assert body["record"]["error"] == error | {"page": None}
@@ -126,11 +135,14 @@ def test_a_document_whose_answer_failed_has_a_record_that_says_why(
 def test_what_cannot_be_grounded_is_an_error_of_its_line(
     library: Library, preparer: Preparer, document: dict[str, Any]
 ) -> None:
-    answers = {"first": [said(number="4711", city="Paris")]}
+    answers = {"first": library.answered([said(number="4711", city="Paris")])}
+    others = library_of(library, "stranger").answered([said(number="4711", city="Paris")])
     bodies = [
         document | answers | {"object_key": f"{library.tenant.id}/documents/none.doc"},
         document | answers | {"plan_key": "tenant_other/plan"},
-        document | {"first": []},
+        document | {"first": library.answered([said(1, city="Paris")])},
+        document | {"first": others},
+        document | {"first": answers["first"] | {"first_line": 1}},
         document | answers,
     ]
     batch_id = library.submit(GROUND_ENDPOINT, bodies)
@@ -139,4 +151,6 @@ def test_what_cannot_be_grounded_is_an_error_of_its_line(
         "d0": ("document_gone", None),
         "d1": ("not_found", None),
         "d2": ("unknown_version", None),
+        "d3": ("unknown_version", None),
+        "d4": ("unknown_version", None),
     }

@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 import pytest
 from sqlalchemy import text
 
-from jobs.accounts import tenants
 from jobs.chunks import claiming, leasing
 from jobs.chunks.fair_order import Queue, QueuedChunk, wanted_in_order
 from jobs.chunks.recording import LineResult
@@ -16,7 +15,7 @@ from jobs.lines.document_bodies import GROUND_ENDPOINT, PREPARE_MODEL, READ_ENDP
 from jobs.lines.line_times import TURN_MILLISECONDS, USUAL_MILLISECONDS
 from jobs.lines.reading import RawLine
 from jobs.states import Priority
-from tests.workers.preparing.builders import Library, Preparer
+from tests.workers.preparing.builders import Library, Preparer, library_of
 from workers.chunks.answerer import Ended, Unanswered
 from workers.preparing import lines
 from workers.preparing.lines import DocumentLine
@@ -26,12 +25,6 @@ from workers.slots import Slots
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 READERS = 2
 A_MINUTE = 60_000_000
-
-
-def library_of(library: Library, name: str) -> Library:
-    with library.sessions.begin() as session:
-        other = tenants.create_tenant(session, name)
-    return Library(sessions=library.sessions, storage=library.storage, settings=library.settings, tenant=other)
 
 
 def read_next(library: Library, *, microseconds: int) -> str:
@@ -104,7 +97,8 @@ def test_who_read_many_small_documents_is_before_a_stranger_whose_one_took_a_min
 
 
 def ground_body() -> dict[str, object]:
-    return {"object_key": "k", "plan_key": "p", "name": "a", "sha256": "s", "first": [], "usage": {}}
+    first = {"batch_id": "batch_1", "first_line": 0, "num_lines": 1}
+    return {"object_key": "k", "plan_key": "p", "name": "a", "sha256": "s", "number": 0, "first": first}
 
 
 def test_a_chunk_is_charged_by_what_its_lines_took(library: Library) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any
 
 TOO_LONG_CODE = "context_length_exceeded"
 """Error of a line whose prompt and longest answer exceed the model's context."""
@@ -23,15 +23,6 @@ class LineResult:
     output_tokens: int = 0
     logprobs: Sequence[Mapping[str, Any]] = ()
     """Of the text's tokens, in the API's format; empty if not requested."""
-
-    def to_body(self) -> dict[str, Any]:
-        """Return the answer in the form that grounding lines hold."""
-        return {"text": self.text, "logprobs": self.logprobs} if self.error is None else {"error": self.error}
-
-    @classmethod
-    def from_body(cls, answer: Mapping[str, Any]) -> Self:
-        """Return the answer of such a line, without token counts, which it holds elsewhere."""
-        return cls(**answer)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,6 @@ import orjson
 import pytest
 
 from features.documents.extraction.course.job import Passes
-from features.documents.extraction.course.line_results import LineResult
 from features.documents.extraction.course.stored_plan import StoredPlan
 from features.documents.extraction.errors import ExtractionError
 
@@ -57,10 +56,3 @@ def test_a_plan_keeps_the_rule_by_which_its_documents_are_shown() -> None:
         window = StoredPlan.from_bytes(read.to_bytes()).job().window
         assert window is not None
         assert window.excerpt_rule == rule
-
-
-@pytest.mark.parametrize(
-    "result", [LineResult(text="{}", logprobs=[{"token": "{"}]), LineResult(error={"code": "c", "message": "no"})]
-)
-def test_an_answer_comes_back_from_the_line_that_holds_it(result: LineResult) -> None:
-    assert LineResult.from_body(result.to_body()) == result

@@ -1,0 +1,32 @@
+"""Reads the answers about a document where they are: in the results of the batches that asked."""
+
+from __future__ import annotations
+
+from sqlalchemy.orm import Session, sessionmaker
+
+from features.documents.extraction.course.grounding_child import AnswerLines
+from jobs.batches import result_ranges
+from jobs.batches.result_ranges import ResultRange
+from jobs.database import transaction
+from jobs.lines.document_bodies import AskedLines, GroundRequest
+
+
+def answer_lines(sessions: sessionmaker[Session], request: GroundRequest, *, tenant_id: str) -> AnswerLines:
+    """Return the result lines that a grounding line names; lines of another tenant's batches are as if not answered."""
+    asked = [request.first, *request.again, request.covered]
+    with transaction(sessions) as session:
+        days = result_ranges.days_of(session, tenant_id, [each.batch_id for each in asked if each is not None])
+        known = {place: each for place, each in enumerate(asked) if each is not None and each.batch_id in days}
+        ranges = [_range(each, days) for each in known.values()]
+        read = dict(zip(known, result_ranges.read(session, ranges), strict=True))
+    first, *again, covered = (read.get(place, []) for place in range(len(asked)))
+    return AnswerLines(first=first, again=again, covered=None if request.covered is None else covered)
+
+
+def _range(asked: AskedLines, days: result_ranges.Days) -> ResultRange:
+    return ResultRange(
+        batch_id=asked.batch_id,
+        day=days[asked.batch_id],
+        first_line=asked.first_line,
+        num_lines=asked.num_lines,
+    )
