@@ -188,7 +188,7 @@ FLOORS = {
     "flows": [
         ["counted_lines", "states", "windows"],
         ["due", "tables"],
-        ["nodes", "reasons", "repeated_calls", "results", "rows", "serving"],
+        ["ends", "nodes", "reasons", "repeated_calls", "results", "rows", "serving"],
         ["deletion", "kinds", "parts", "standing"],
         ["recipe"],
         ["advancing", "line_recipe"],

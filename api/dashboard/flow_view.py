@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -14,6 +15,8 @@ from api.dashboard import formats
 from api.dashboard.bars import bar, full_bar
 from api.dashboard.flow_waits import Wait, wait_of
 from api.dashboard.live import Shown
+from api.schemas.wire import unix_seconds_up
+from flows.ends import FlowEnd
 from flows.parts import FlowParts
 from flows.tables import Flow, FlowNode
 from jobs.accounts import prices
@@ -108,6 +111,7 @@ class FlowView:
     sources: Sequence[SourceView]
     nodes: Sequence[NodeView]
     wait: Wait
+    end: FlowEnd
 
     @property
     def places(self) -> dict[str, Shown]:
@@ -116,6 +120,7 @@ class FlowView:
             "flow.state": (formats.state_name(self.state), formats.tone(self.state)),
             "flow.why": self.wait.why,
             "flow.until": self.wait.until,
+            "flow.end": _expected(self.end),
         }
         for number, node in enumerate(self.nodes):
             values |= _node_places(str(number), node) if node.has_begun else {}
@@ -142,6 +147,7 @@ def flow_view(
     nodes_ahead: Sequence[NodeView],
     *,
     outlooks: Mapping[str, Outlook],
+    end: FlowEnd,
     currency: str,
     name_of: Callable[[str], str] = formats.state_name,
     expires_at: datetime | None = None,
@@ -159,7 +165,7 @@ def flow_view(
     ]
     nodes = [*begun, *(_left(nodes_ahead) if flow.ended_at is not None else nodes_ahead)]
     wait = wait_of(flow, parts, outlooks, names=[node.name for node in nodes], expires_at=expires_at)
-    return FlowView(state=flow.state, sources=sources, nodes=nodes, wait=wait)
+    return FlowView(state=flow.state, sources=sources, nodes=nodes, wait=wait, end=end)
 
 
 def batch_source(batch: Batch, *, what: str) -> SourceView:
@@ -207,6 +213,14 @@ def _state(flow: Flow, node: FlowNode, batch: Batch) -> str:
     if flow.ended_at is not None and node.done_at is None and batch.state == BatchState.COMPLETED:
         return flow.state
     return standing(batch.state, completed=batch.num_completed, failed=batch.num_failed)
+
+
+def _expected(end: FlowEnd) -> str:
+    if end.expected_at is None:
+        return ""
+    earliest, latest = unix_seconds_up(end.earliest_at), unix_seconds_up(end.latest_at)
+    left = formats.between(math.ceil(end.expected_at.timestamp()), earliest, latest)
+    return f"Expected to end {left}, by its pace so far."
 
 
 def _left(nodes_ahead: Sequence[NodeView]) -> list[NodeView]:

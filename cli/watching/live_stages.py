@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO
@@ -13,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cli.watching.lines_bar import LinesBar
-from cli.watching.stage_counts import counts_of
+from cli.watching.stage_counts import counts_of, expected_end
 
 
 @contextmanager
@@ -25,7 +26,7 @@ def live_stages(stream: TextIO) -> Iterator[LiveStages]:
 
 
 class LiveStages:
-    """A row for each stage, and below them the reason for a wait."""
+    """A row for each stage, and below them the expected end, and the reason for a wait."""
 
     def __init__(self) -> None:
         self._latest: dict[str, Any] | None = None
@@ -46,5 +47,5 @@ class LiveStages:
             if total:
                 bar = LinesBar(completed=done - failed, failed=failed, total=total)
             rows.add_row(name.replace("_", " "), bar, f"{done:,}/{total:,}" if total else "")
-        reason = self._latest["reason"]
-        return Group(rows, *([Text(reason, style="yellow")] if reason else []))
+        end, reason = expected_end(self._latest, now=time.time()), self._latest["reason"]
+        return Group(rows, *([Text(end)] if end else []), *([Text(reason, style="yellow")] if reason else []))

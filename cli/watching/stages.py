@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from cli.watching.patience import Patience, ask_patiently
-from cli.watching.stage_counts import counts_of
+from cli.watching.stage_counts import counts_of, expected_end
 
 if TYPE_CHECKING:
     from cli.calls import Calls
@@ -41,9 +41,9 @@ def until_ended(
 
 
 def progress(obj: dict[str, Any]) -> str:
-    """Return the progress of each stage, and the reason for a wait."""
+    """Return the progress of each stage, the expected end, and the reason for a wait."""
     stages = [f"{name} {done:,}/{total:,}" for name, done, _, total in counts_of(obj)]
-    return " · ".join(stages) + (f" · {obj['reason']}" if obj["reason"] else "")
+    return " · ".join(filter(None, (*stages, expected_end(obj, now=time.time()), obj["reason"])))
 
 
 class StagesDisplay(Protocol):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
 
 from sqlalchemy.orm import Session
@@ -11,6 +11,8 @@ from sqlalchemy.orm import Session
 from features.documents.extraction.course.job import Passes
 from features.documents.tables import Extraction, ExtractionNode
 from flows import nodes
+from flows.ends import FlowEnd
+from flows.ends import expected_end as flow_end
 from flows.serving import serving_batches
 from flows.tables import FlowNode
 from jobs.files import MAX_EXPIRY_SECONDS, NewFile
@@ -110,6 +112,22 @@ def all_batches_of_each(
         }
         for extraction_id, of_one in stages.items()
     }
+
+
+def expected_end(
+    extraction: Extraction, begun: Sequence[ExtractionNode], batches: Mapping[str, Batch], *, now: datetime
+) -> FlowEnd:
+    """Return when an extraction is expected to end; known once documents are grounded."""
+    if extraction.ended_at is not None:
+        return FlowEnd()
+    of_read = next((node for node in begun if stage_of(node) is DocumentStage.READ), None)
+    return flow_end(
+        begun,
+        batches,
+        is_last_begun=any(stage_of(node) is DocumentStage.GROUND for node in begun),
+        share_begun=1.0 if of_read is None else of_read.num_lines / extraction.num_documents,
+        now=now,
+    )
 
 
 def begin(

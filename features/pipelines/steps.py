@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import func, select, text, update
@@ -13,6 +14,8 @@ from features.pipelines.external.store import Found
 from features.pipelines.spec import Definition, Step
 from features.pipelines.tables import DatasetFile, Run, RunStep
 from flows import nodes
+from flows.ends import FlowEnd
+from flows.ends import expected_end as flow_end
 from jobs import files
 from jobs.accounts import prices
 from jobs.accounts.money import from_currency, in_currency
@@ -72,6 +75,13 @@ class Left:
 def steps_of(session: Session, run_id: str) -> list[RunStep]:
     """Return the steps that have begun, in order."""
     return nodes.nodes_of(session, RunStep, run_id)
+
+
+def expected_end(run: Run, begun: Sequence[RunStep], batches: Mapping[str, Batch], *, now: datetime) -> FlowEnd:
+    """Return when a run is expected to end; known once its last step has begun."""
+    if run.ended_at is not None or run.definition is None:
+        return FlowEnd()
+    return flow_end(begun, batches, is_last_begun=len(begun) == len(run.definition["steps"]), now=now)
 
 
 def steps_of_each(session: Session, run_ids: Collection[str]) -> dict[str, list[RunStep]]:

@@ -8,7 +8,15 @@ from enum import StrEnum
 from typing import Any, Literal, Self
 
 from api.schemas.stages import CourseStage
-from api.schemas.wire import DeletedObject, ListedObject, Page, WireModel, unix_seconds, unix_seconds_or_none
+from api.schemas.wire import (
+    DeletedObject,
+    ListedObject,
+    Page,
+    WireModel,
+    unix_seconds,
+    unix_seconds_or_none,
+    unix_seconds_up,
+)
 from features.documents.extraction.retrieval.choosing import LeftOut
 from features.documents.schemas.extractions import DocumentCounts
 from features.retrieval.lifecycle import counts_of
@@ -16,6 +24,7 @@ from features.retrieval.searching import DroppedPassage, Found, FoundPassage
 from features.retrieval.stages import STAGES, IndexStage
 from features.retrieval.states import IndexState
 from features.retrieval.tables import IndexNode, PassageIndex
+from flows.ends import FlowEnd
 from jobs.accounts import prices
 from jobs.accounts.money import in_currency
 from jobs.states import Priority
@@ -93,6 +102,11 @@ class IndexObject(ListedObject):
     expires_at: int
     """When its batches expire; the index itself stays until it is deleted."""
     ended_at: int | None
+    eta: int | None
+    """When it is expected to end, by its own pace so far; null while unknown, and after its end."""
+    eta_earliest: int | None
+    """Eight of ten end between this time and `eta_latest`; null if `eta` is."""
+    eta_latest: int | None
 
     @classmethod
     def of(
@@ -101,6 +115,7 @@ class IndexObject(ListedObject):
         stages: Sequence[IndexNode],
         batches: Mapping[str, Batch],
         *,
+        end: FlowEnd,
         currency: str,
     ) -> Self:
         of_stages = [batches.get(stage.batch_id or "") for stage in stages]
@@ -139,6 +154,9 @@ class IndexObject(ListedObject):
             created_at=unix_seconds(index.created_at),
             expires_at=unix_seconds(index.expires_at),
             ended_at=unix_seconds_or_none(index.ended_at),
+            eta=unix_seconds_up(end.expected_at),
+            eta_earliest=unix_seconds_up(end.earliest_at),
+            eta_latest=unix_seconds_up(end.latest_at),
         )
 
 

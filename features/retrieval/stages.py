@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
 from enum import StrEnum
 
 from sqlalchemy.orm import Session
 
 from features.retrieval.tables import IndexNode, PassageIndex
 from flows import nodes
+from flows.ends import FlowEnd
+from flows.ends import expected_end as flow_end
 from flows.nodes import WrittenLines
 from jobs.lines.document_bodies import CUT_ENDPOINT, READ_ENDPOINT
 from jobs.lines.embedding_bodies import EMBEDDING_ENDPOINT
 from jobs.settings import Settings
+from jobs.tables import Batch
 
 _OUTPUTS_LAST = 7 * 86_400
 """In seconds; the index copies what it needs of them."""
@@ -45,6 +49,17 @@ def stages_of(session: Session, index_id: str) -> list[IndexNode]:
 def stages_of_each(session: Session, index_ids: Collection[str]) -> dict[str, list[IndexNode]]:
     """Return the stages that have begun of several indexes, by index id, in one query."""
     return nodes.nodes_of_each(session, IndexNode, index_ids)
+
+
+def expected_end(
+    index: PassageIndex, begun: Sequence[IndexNode], batches: Mapping[str, Batch], *, now: datetime
+) -> FlowEnd:
+    """Return when an index is expected to end; known once its last stage has begun."""
+    if index.ended_at is not None:
+        return FlowEnd()
+    last = IndexStage.CUT if index.embedding_model is None else IndexStage.EMBED
+    is_last_begun = any(node.number >= STAGES.index(last) for node in begun)
+    return flow_end(begun, batches, is_last_begun=is_last_begun, now=now)
 
 
 def begin(

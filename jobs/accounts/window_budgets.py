@@ -21,6 +21,7 @@ from sqlalchemy.orm import Session
 
 from jobs.accounts.allowances import Allowance
 from jobs.accounts.windows import window_at, zone_of
+from jobs.database import clock
 from jobs.errors import InputError, NotFoundError
 from jobs.ids import new_id
 from jobs.states import BudgetUnit, BudgetWindow
@@ -89,12 +90,12 @@ def set_budget(session: Session, tenant_id: str, request: NewBudget) -> Allowanc
     if not isinstance(request.warn_percent, LeftOut):
         row.warn_percent = request.warn_percent
     row.limit_amount, row.warned_at = Decimal(request.limit), None
-    row.window_start, row.window_end = _window_of(row, _now(session))
+    row.window_start, row.window_end = _window_of(row, clock(session))
     row.spent_amount = _spent(session, row)
     row.committed_amount = row.spent_amount + _reserved(session, row)
     session.flush()
     _count(session, tenant_id)
-    return _allowance(row, _now(session), reserved=int(_reserved(session, row)))
+    return _allowance(row, clock(session), reserved=int(_reserved(session, row)))
 
 
 def remove_budget(session: Session, budget_id: str) -> None:
@@ -146,7 +147,7 @@ def warning(budgets: Sequence[Allowance], key_id: str | None, *, currency: str) 
 
 def current(session: Session, tenant_id: str, key_id: str | None) -> list[Allowance]:
     """Reset the windows that are over, and return the budgets that apply to a key. The budget row is locked."""
-    now = _now(session)
+    now = clock(session)
     rows = _turned(session, tenant_id, key_id, now)
     return [_allowance(row, now, reserved=int(_reserved(session, row))) for row in rows]
 
@@ -159,7 +160,7 @@ def spend(
     A flush that began before a window was reset by another transaction belongs to the window before, like its ledger
     entry. Usage of lines started without cover (`is_limited` False) is committed, whatever the limit is by now.
     """
-    now = _now(session)
+    now = clock(session)
     for row in _turned(session, tenant_id, key_id, now):
         if row.window_start is not None and now < row.window_start:
             continue
@@ -226,13 +227,6 @@ def _allowance(row: WindowBudget, now: datetime, *, reserved: int) -> Allowance:
 
 def _window_of(row: WindowBudget, moment: datetime) -> tuple[datetime | None, datetime | None]:
     return window_at(moment, BudgetWindow(row.window_kind), zone_of(row.time_zone))
-
-
-def _now(session: Session) -> datetime:
-    """Return the transaction's start: the time of its ledger entries."""
-    now: datetime | None = session.scalar(select(func.now()))
-    assert now is not None
-    return now
 
 
 def _spent(session: Session, row: WindowBudget) -> Decimal:

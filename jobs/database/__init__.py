@@ -12,6 +12,7 @@ from jobs.database.schema import MIGRATIONS, head_revision, is_ready, upgrade, w
 from jobs.database.transactions import (
     advisory_lock,
     autocommit,
+    clock,
     sessions,
     stream,
     transaction,
@@ -24,6 +25,7 @@ __all__ = [
     "KeptSession",
     "advisory_lock",
     "autocommit",
+    "clock",
     "connect",
     "head_revision",
     "is_ready",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Engine, Result, TextClause, func, select
@@ -18,6 +19,13 @@ from jobs.database.failures import reported_as_service_error
 def sessions(engine: Engine) -> sessionmaker[Session]:
     """Return the session factory; rows stay readable after the commit."""
     return sessionmaker(engine, expire_on_commit=False)
+
+
+def clock(session: Session) -> datetime:
+    """Return the start of the transaction by the database's clock."""
+    now: datetime | None = session.scalar(select(func.now()))
+    assert now is not None, "it always has a time"
+    return now
 
 
 @contextmanager

@@ -34,6 +34,16 @@ _FIRST_READ = """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ToldEnd:
+    """The end that an extraction expected: moments in Unix seconds."""
+
+    at: float
+    expected: int
+    earliest: int
+    latest: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """What an extraction took."""
 
@@ -41,10 +51,14 @@ class Outcome:
     first_record_seconds: float
     """From the first document that was read."""
     seconds: float
+    ended_at: int
+    """In Unix seconds."""
     cpu: Mapping[str, float]
     """Milliseconds a document, by role."""
     control_bytes: float
     """Read and written by the control worker, a document."""
+    told: Sequence[ToldEnd]
+    """What it said of its end, at each look."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -73,6 +87,17 @@ def show(outcome: Outcome) -> None:
     cpu = "".join(f"{outcome.cpu[role]:>9.1f}" for role in _ROLES)
     times = f"{outcome.first_record_seconds:>10.1f} s  {outcome.seconds:>6.1f} s"
     print(f"{outcome.num_documents:>9,}  {times}{cpu:>49}   {outcome.control_bytes:>26,.0f}", flush=True)
+    if outcome.told:
+        print(f"{'':>9}  end told {ends(outcome)}", flush=True)
+
+
+def ends(outcome: Outcome) -> str:
+    """Return how the times left that it told compare with those that were left."""
+    left = [max(0.0, outcome.ended_at - one.at) for one in outcome.told]
+    times = sorted(each / max(1.0, one.expected - one.at) for each, one in zip(left, outcome.told, strict=True))
+    within = sum(one.earliest <= outcome.ended_at <= one.latest + 1 for one in outcome.told) / len(left)
+    middle = f"{times[len(times) // 10]:.2f} to {times[-1 - len(times) // 10]:.2f}"
+    return f"{len(left)} times, {within:.0%} within; eight of ten took {middle} times the time told"
 
 
 def extract(stack: OwnStack, client: httpx.Client, *, num_documents: int, slow: float) -> Outcome:
@@ -85,8 +110,12 @@ def extract(stack: OwnStack, client: httpx.Client, *, num_documents: int, slow: 
     body = {"collection_id": collection, "schema": _SCHEMA, "model": "demo", "again": False}
     started = time.monotonic()
     extraction_id = str(post(client, "/extractions", body)["id"])
-    first_at = None
-    while get(client, f"/extractions/{extraction_id}").json()["ended_at"] is None:
+    first_at, told = None, []
+    while (now := get(client, f"/extractions/{extraction_id}").json())["ended_at"] is None:
+        if now["eta"] is not None:
+            told.append(
+                ToldEnd(at=time.time(), expected=now["eta"], earliest=now["eta_earliest"], latest=now["eta_latest"])
+            )
         if first_at is None and get(client, f"/extractions/{extraction_id}/results?limit=1").text:
             first_at = time.time()
         time.sleep(_POLL_SECONDS)
@@ -99,6 +128,8 @@ def extract(stack: OwnStack, client: httpx.Client, *, num_documents: int, slow: 
         seconds=seconds,
         cpu={role: 1000 * (after[role] - before[role]) / num_documents for role in _ROLES} if before else {},
         control_bytes=(after["bytes"] - before["bytes"]) / num_documents if before else 0.0,
+        told=told,
+        ended_at=now["ended_at"],
     )
 
 

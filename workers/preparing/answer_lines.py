@@ -5,8 +5,8 @@ from __future__ import annotations
 from sqlalchemy.orm import Session, sessionmaker
 
 from features.documents.extraction.course.grounding_child import AnswerLines
-from jobs.batches import result_ranges
-from jobs.batches.result_ranges import ResultRange
+from jobs.chunks import result_ranges
+from jobs.chunks.result_ranges import ResultRange
 from jobs.database import transaction
 from jobs.lines.document_bodies import AskedLines, GroundRequest
 

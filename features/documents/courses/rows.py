@@ -20,9 +20,9 @@ from features.documents.stages import stage_of
 from features.documents.standing import Standing
 from features.documents.tables import ExtractionDocument, ExtractionNode
 from flows.results import Page
-from jobs.batches import result_ranges
-from jobs.batches.result_ranges import ResultRange
+from jobs.chunks import result_ranges
 from jobs.chunks.recording import copy_rows
+from jobs.chunks.result_ranges import ResultRange
 from jobs.lines.document_bodies import AskedLines
 from jobs.partitions import batch_day
 from jobs.tables import Batch

@@ -9,6 +9,7 @@ from sqlalchemy.orm import Session
 from features.documents import stages
 from features.documents.schemas.extractions import ExtractionObject
 from features.documents.tables import Extraction
+from jobs.database import clock
 from jobs.settings import Settings
 
 
@@ -22,5 +23,14 @@ def extraction_objects(
 ) -> list[ExtractionObject]:
     begun = stages.stages_of_each(session, [extraction.id for extraction in extractions])
     batches = stages.all_batches_of_each(session, begun)
-    currency = settings.currency
-    return [ExtractionObject.of(each, begun[each.id], batches[each.id], currency=currency) for each in extractions]
+    now = clock(session)
+    return [
+        ExtractionObject.of(
+            each,
+            begun[each.id],
+            batches[each.id],
+            end=stages.expected_end(each, begun[each.id], batches[each.id], now=now),
+            currency=settings.currency,
+        )
+        for each in extractions
+    ]

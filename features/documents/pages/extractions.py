@@ -16,7 +16,7 @@ from api.dashboard.rendering import render
 from api.dashboard.routing import page_router
 from api.dashboard.viewer import ReadingDep, ViewerDep
 from api.services import Services, ServicesDep
-from features.documents import lifecycle
+from features.documents import lifecycle, stages
 from features.documents.extraction.scoring.verdicts import Reason
 from features.documents.http import responses
 from features.documents.pages.graphs import graph_of
@@ -24,6 +24,7 @@ from features.documents.reviewing import reviewed, reviews
 from features.documents.schemas.extractions import ExtractionObject
 from features.documents.tables import Collection, Extraction, ExtractionNode
 from flows.parts import read_parts
+from jobs.database import clock
 from jobs.forecasts.outlooks import outlooks
 from jobs.settings import Settings
 from jobs.states import Scope
@@ -94,8 +95,9 @@ def _read(
     session: Session, row: Extraction, settings: Settings, *, outlooks_of: OutlooksOf
 ) -> tuple[ExtractionObject, FlowView]:
     parts, currency = read_parts(session, ExtractionNode, row.id), settings.currency
-    graph = graph_of(row, parts, outlooks=outlooks_of(session, open_batches(parts)), currency=currency)
-    return ExtractionObject.of(row, parts.begun, parts.all_batches, currency=currency), graph
+    end = stages.expected_end(row, parts.begun, parts.batches, now=clock(session))
+    graph = graph_of(row, parts, outlooks=outlooks_of(session, open_batches(parts)), end=end, currency=currency)
+    return ExtractionObject.of(row, parts.begun, parts.all_batches, end=end, currency=currency), graph
 
 
 def _look_of(extraction: ExtractionObject, graph: FlowView) -> Look:

@@ -10,6 +10,7 @@ from api.dashboard.flow_view import FlowView, NodeView, SourceView, ahead, flow_
 from features.documents.extraction.course.job import Passes
 from features.documents.stages import STAGES, DocumentStage, may_ask_again, stages_ahead
 from features.documents.tables import Extraction, ExtractionNode
+from flows.ends import FlowEnd
 from flows.parts import FlowParts
 from flows.tables import FlowNode
 from jobs.forecasts.outlooks import Outlook
@@ -19,7 +20,12 @@ _ROUND = (DocumentStage.ASK_AGAIN, DocumentStage.GROUND_AGAIN)
 
 
 def graph_of(
-    extraction: Extraction, parts: FlowParts[ExtractionNode], *, outlooks: Mapping[str, Outlook], currency: str
+    extraction: Extraction,
+    parts: FlowParts[ExtractionNode],
+    *,
+    outlooks: Mapping[str, Outlook],
+    end: FlowEnd,
+    currency: str,
 ) -> FlowView:
     """Return the graph of an extraction; `outlooks` are those of its open batches."""
     return flow_view(
@@ -27,6 +33,7 @@ def graph_of(
         parts,
         _nodes_ahead(_passes(extraction), parts.begun),
         outlooks=outlooks,
+        end=end,
         currency=currency,
         expires_at=extraction.expires_at,
         sources=_sources(extraction),

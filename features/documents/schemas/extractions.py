@@ -9,10 +9,19 @@ import orjson
 from pydantic import ConfigDict, Field
 
 from api.schemas.stages import CourseStage
-from api.schemas.wire import DeletedObject, ListedObject, Page, WireModel, unix_seconds, unix_seconds_or_none
+from api.schemas.wire import (
+    DeletedObject,
+    ListedObject,
+    Page,
+    WireModel,
+    unix_seconds,
+    unix_seconds_or_none,
+    unix_seconds_up,
+)
 from features.documents.stages import DocumentStage, stage_of
 from features.documents.states import ExtractionState
 from features.documents.tables import Extraction, ExtractionNode
+from flows.ends import FlowEnd
 from jobs.accounts import prices
 from jobs.accounts.money import in_currency
 from jobs.states import Priority
@@ -71,10 +80,21 @@ class ExtractionObject(ListedObject):
     created_at: int
     expires_at: int
     ended_at: int | None
+    eta: int | None
+    """When it is expected to end, by its own pace so far; null while unknown, and after its end."""
+    eta_earliest: int | None
+    """Eight of ten end between this time and `eta_latest`; null if `eta` is."""
+    eta_latest: int | None
 
     @classmethod
     def of(
-        cls, extraction: Extraction, stages: Sequence[ExtractionNode], batches: Mapping[str, Batch], *, currency: str
+        cls,
+        extraction: Extraction,
+        stages: Sequence[ExtractionNode],
+        batches: Mapping[str, Batch],
+        *,
+        end: FlowEnd,
+        currency: str,
     ) -> Self:
         """`batches` are those of the stages by id, and any others that worked for the extraction."""
         passes = extraction.plan.get("passes") or {}  # not parsed: a plan of another release must not fail
@@ -115,6 +135,9 @@ class ExtractionObject(ListedObject):
             created_at=unix_seconds(extraction.created_at),
             expires_at=unix_seconds(extraction.expires_at),
             ended_at=unix_seconds_or_none(extraction.ended_at),
+            eta=unix_seconds_up(end.expected_at),
+            eta_earliest=unix_seconds_up(end.earliest_at),
+            eta_latest=unix_seconds_up(end.latest_at),
         )
 
 

@@ -9,6 +9,7 @@ from sqlalchemy.orm import Session
 
 from api.dashboard.flow_view import FlowView, SourceView, ahead, batch_source, flow_view
 from features.pipelines.tables import Pipeline, Run, RunStep
+from flows.ends import FlowEnd
 from flows.parts import FlowParts
 from jobs.batches import lifecycle as batches
 from jobs.forecasts.outlooks import Outlook
@@ -21,6 +22,7 @@ def graph_of(
     pipeline: Pipeline,
     *,
     outlooks: Mapping[str, Outlook],
+    end: FlowEnd,
     currency: str,
 ) -> FlowView:
     """Return the graph of a run; `outlooks` are those of its open batches."""
@@ -33,6 +35,7 @@ def graph_of(
         parts,
         nodes_ahead,
         outlooks=outlooks,
+        end=end,
         currency=currency,
         name_of=str,
         sources_of=lambda node: sources.get(node.name, ()),

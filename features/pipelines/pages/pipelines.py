@@ -26,6 +26,7 @@ from features.pipelines.schemas.pipelines import RunObject
 from features.pipelines.tables import Pipeline, Run, RunStep, Schedule
 from flows.parts import read_parts
 from jobs.accounts.money import PICOS_A_MICRO, in_currency
+from jobs.database import clock
 from jobs.forecasts.outlooks import outlooks
 from jobs.overview import scheduled
 from jobs.overview.scheduled import NextRun
@@ -175,8 +176,9 @@ def _read_run(
 ) -> tuple[RunObject, FlowView]:
     parts = read_parts(session, RunStep, row.id)
     outlooks = outlooks_of(session, open_batches(parts))
-    graph = graph_of(session, row, parts, pipeline, outlooks=outlooks, currency=settings.currency)
-    return RunObject.of(row, parts.begun, steps.used(session, row)), graph
+    end = steps.expected_end(row, parts.begun, parts.batches, now=clock(session))
+    graph = graph_of(session, row, parts, pipeline, outlooks=outlooks, end=end, currency=settings.currency)
+    return RunObject.of(row, parts.begun, steps.used(session, row), end=end), graph
 
 
 def _look_of_run(run: RunObject, graph: FlowView, *, currency: str) -> Look:

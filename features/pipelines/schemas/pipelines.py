@@ -5,11 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal, Self
 
-from api.schemas.wire import DeletedObject, ListedObject, Page, WireModel, unix_seconds, unix_seconds_or_none
+from api.schemas.wire import (
+    DeletedObject,
+    ListedObject,
+    Page,
+    WireModel,
+    unix_seconds,
+    unix_seconds_or_none,
+    unix_seconds_up,
+)
 from features.pipelines.preview import Preview
 from features.pipelines.scheduling.cron import Tick
 from features.pipelines.states import CatchUp, Overlap, RunKind, RunState
 from features.pipelines.tables import Pipeline, Run, RunStep, Schedule
+from flows.ends import FlowEnd
 from jobs.accounts.money import in_currency, rounded_micros
 from jobs.accounts.prices import Prices
 from jobs.counted import counted
@@ -179,9 +188,14 @@ class RunObject(ListedObject):
     ended_at: int | None
     late_at: int | None
     """When it was reported late: it had not ended in the time that its schedule allows."""
+    eta: int | None
+    """When it is expected to end, by its own pace so far; null while unknown, and after its end."""
+    eta_earliest: int | None
+    """Eight of ten end between this time and `eta_latest`; null if `eta` is."""
+    eta_latest: int | None
 
     @classmethod
-    def of(cls, run: Run, steps: Sequence[RunStep], used: tuple[int, int]) -> Self:
+    def of(cls, run: Run, steps: Sequence[RunStep], used: tuple[int, int], *, end: FlowEnd) -> Self:
         tokens, picos = used
         return cls(
             id=run.id,
@@ -202,6 +216,9 @@ class RunObject(ListedObject):
             started_at=unix_seconds_or_none(run.started_at),
             ended_at=unix_seconds_or_none(run.ended_at),
             late_at=unix_seconds_or_none(run.late_at),
+            eta=unix_seconds_up(end.expected_at),
+            eta_earliest=unix_seconds_up(end.earliest_at),
+            eta_latest=unix_seconds_up(end.latest_at),
         )
 
 

@@ -17,12 +17,13 @@ from api.dashboard.routing import page_router
 from api.dashboard.viewer import ReadingDep, ViewerDep
 from api.services import Services, ServicesDep
 from features.documents.tables import Collection
-from features.retrieval import lifecycle
+from features.retrieval import lifecycle, stages
 from features.retrieval.http import responses
 from features.retrieval.pages.graphs import graph_of
 from features.retrieval.schemas import IndexObject
 from features.retrieval.tables import IndexNode, PassageIndex
 from flows.parts import read_parts
+from jobs.database import clock
 from jobs.forecasts.outlooks import outlooks
 from jobs.settings import Settings
 
@@ -75,8 +76,9 @@ def _read(
     session: Session, row: PassageIndex, settings: Settings, *, outlooks_of: OutlooksOf
 ) -> tuple[IndexObject, FlowView]:
     parts, currency = read_parts(session, IndexNode, row.id), settings.currency
-    graph = graph_of(row, parts, outlooks=outlooks_of(session, open_batches(parts)), currency=currency)
-    return IndexObject.of(row, parts.begun, parts.batches, currency=currency), graph
+    end = stages.expected_end(row, parts.begun, parts.batches, now=clock(session))
+    graph = graph_of(row, parts, outlooks=outlooks_of(session, open_batches(parts)), end=end, currency=currency)
+    return IndexObject.of(row, parts.begun, parts.batches, end=end, currency=currency), graph
 
 
 def _look_of(index: IndexObject, graph: FlowView) -> Look:

@@ -10,6 +10,7 @@ import pytest
 
 from api.dashboard.flow_view import FlowView, NodeKind, ahead, flow_view
 from api.dashboard.flow_waits import Wait, open_batches, wait_of
+from flows.ends import FlowEnd
 from flows.parts import FlowParts
 from flows.tables import Flow, FlowNode
 from jobs.forecasts.outlooks import Outlook
@@ -62,7 +63,7 @@ def parts_of(
 
 
 def view(of: Flow, parts: FlowParts[FlowNode] | None = None, **values: Any) -> FlowView:
-    return flow_view(of, parts or parts_of(), AHEAD, outlooks={}, currency="USD", **values)
+    return flow_view(of, parts or parts_of(), AHEAD, outlooks={}, end=FlowEnd(), currency="USD", **values)
 
 
 def test_begun_nodes_show_lines_tokens_cost_and_time_and_others_what_is_to_come() -> None:

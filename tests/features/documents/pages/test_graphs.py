@@ -11,6 +11,7 @@ from features.documents.extraction.course.job import Passes
 from features.documents.pages.graphs import graph_of
 from features.documents.stages import stages_for
 from features.documents.tables import Extraction, ExtractionNode
+from flows.ends import FlowEnd
 from flows.parts import FlowParts
 
 NOW = datetime.now(UTC)
@@ -28,7 +29,7 @@ def graph(begun: list[tuple[str, int]], **values: Any) -> list[tuple[str, str]]:
     ]
     extraction = Extraction(id="e", state="in_progress", expires_at=NOW, **{"plan": {}, "again": True, **values})
     parts = FlowParts(begun=nodes, batches={}, serving={})
-    drawn = graph_of(extraction, parts, outlooks={}, currency="USD")
+    drawn = graph_of(extraction, parts, outlooks={}, end=FlowEnd(), currency="USD")
     return [(node.name, node.kind.value) for node in drawn.nodes if not node.has_begun]
 
 
@@ -69,5 +70,5 @@ def test_the_index_that_is_asked_comes_first() -> None:
     plan = {"corpus": {"index_id": "index_1", "name": "Contracts"}}
     extraction = Extraction(id="e", state="in_progress", expires_at=NOW, plan=plan, again=True)
     parts: FlowParts[ExtractionNode] = FlowParts(begun=[], batches={}, serving={})
-    (index,) = graph_of(extraction, parts, outlooks={}, currency="USD").sources
+    (index,) = graph_of(extraction, parts, outlooks={}, end=FlowEnd(), currency="USD").sources
     assert (index.name, index.path, index.is_id) == ("Contracts", "/indexes/index_1", False)

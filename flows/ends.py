@@ -1,0 +1,67 @@
+"""When a flow is expected to end, by the pace of its own nodes so far.
+
+Pure. Its error is published in docs/flows.md; `tokenmill bench extraction first_records` measures it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from flows.tables import FlowNode
+from jobs.tables import Batch
+
+_EARLIEST, _LATEST = 0.35, 2.0
+"""Eight of ten measured ends lay between these multiples of the time that was left by the pace."""
+_LAST_SECONDS = 10.0
+"""Most time that passes at the end besides: results gather, and files are written."""
+_LEAST_SECONDS = 1.0
+_LEAST_SHARE = 0.1
+"""Of a node's lines: before, its pace is that of its beginning."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowEnd:
+    """The expected end of a flow, never in the past; all None where unknown."""
+
+    expected_at: datetime | None = None
+    earliest_at: datetime | None = None
+    latest_at: datetime | None = None
+
+
+def expected_end(
+    begun: Iterable[FlowNode],
+    batches: Mapping[str, Batch],
+    *,
+    is_last_begun: bool,
+    now: datetime,
+    share_begun: float = 1.0,
+) -> FlowEnd:
+    """Return the expected end of a flow in progress, by its slowest open node.
+
+    Unknown until the last node that it needs has begun (`is_last_begun`) and each open one has results. `share_begun`
+    is the share of the work that its nodes' lines are about: others are still to be added.
+    """
+    if not is_last_begun or not share_begun:
+        return FlowEnd()
+    open_nodes = [(node, batches.get(node.batch_id or "")) for node in begun if node.done_at is None]
+    left = [_seconds_left(node, batch, share_begun, now) for node, batch in open_nodes if batch is not None]
+    known = [seconds for seconds in left if seconds is not None]
+    if len(known) < len(left):
+        return FlowEnd()
+    seconds = max([_LEAST_SECONDS, *known])
+    return FlowEnd(
+        expected_at=now + timedelta(seconds=seconds),
+        earliest_at=now + timedelta(seconds=_EARLIEST * seconds),
+        latest_at=now + timedelta(seconds=_LATEST * seconds + _LAST_SECONDS),
+    )
+
+
+def _seconds_left(node: FlowNode, batch: Batch, share_begun: float, now: datetime) -> float | None:
+    """Return the time that the rest of a node's lines take at its pace so far; None while it has few results."""
+    num_done = batch.num_completed + batch.num_failed
+    num_lines = node.num_lines / (share_begun if batch.is_growing else 1.0)
+    if num_done < max(1, _LEAST_SHARE * num_lines):
+        return None
+    return (num_lines - num_done) / num_done * (now - node.begun_at).total_seconds()
