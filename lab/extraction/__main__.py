@@ -8,6 +8,7 @@ python -m lab.extraction fields [--documents 200] [--known 400] [--harmed 0.2] [
 python -m lab.extraction first_records [--documents 100,1000] [--slow 0.01]
 python -m lab.extraction kills [--documents 2000] [--broken 0.05] [--kills 5] [--run server] [--seed 0]
 python -m lab.extraction long_documents [--documents 3] [--pages 300] [--seed 0] [options of extract]
+python -m lab.extraction made_up [--receipts 200] [--seed 0]
 python -m lab.extraction retrieval FILE [--model FOLDER] [--language english] [--num-threads 1]
 python -m lab.extraction wide [--documents 3] [--fields 369] [--max-tokens 384] [--seed 0] [options of extract]
 """
@@ -21,7 +22,7 @@ from collections.abc import Sequence
 
 _PARTS = (
     *("alignment", "corpus", "documents", "embeddings", "fields", "first_records", "kills", "long_documents"),
-    *("retrieval", "wide"),
+    *("made_up", "retrieval", "wide"),
 )
 """Modules, loaded on demand: two of them need torch, and the memory of documents is measured without it."""
 

@@ -23,6 +23,9 @@ _MIN_INSIDE_WORD = 4
 """Minimum length of a quote that may begin or end inside a word."""
 _MIN_LETTERS = 3
 """Minimum letters of a quote for a fuzzy match. All its digits must match: a different number is another number."""
+_MIN_MISSPELLED, _A_WRONG_LETTER = 3, 8
+"""Minimum letters of a word with a wrong letter, and letters of a longer one for each further wrong letter."""
+_WORD = re.compile(r"\w+")
 _MAX_SEEDS = 6
 _MAX_PLACES_OF_A_SEED = 40
 _MAX_REFINED = 6
@@ -52,8 +55,11 @@ class Candidates:
 NO_CANDIDATES = Candidates()
 
 
-def candidates(quote: str, target: Target) -> Candidates:
-    """Return the places of a quote, found by the strictest method that finds any."""
+def candidates(quote: str, target: Target, *, is_value: bool = False) -> Candidates:
+    """Return the places of a quote, found by the strictest method that finds any.
+
+    A value (`is_value`) is nearly at a place only word by word: one with another word is another name.
+    """
     quote = quote.strip()
     if not quote:
         return NO_CANDIDATES
@@ -63,9 +69,11 @@ def candidates(quote: str, target: Target) -> Candidates:
     plain = own.plain.strip()
     if normalised := tuple(Span(*target.from_plain(*span)) for span in _places(plain, target.plain)):
         return Candidates(status=Status.NORMALISED, spans=normalised, likeness=1.0)
-    if sum(sign.isalpha() for sign in plain) < _MIN_LETTERS:
-        return _likely(plain, target, _by_letters(own.squeezed, plain, target))
-    return _likely(plain, target, _by_letters(own.squeezed, plain, target) or _nearly(plain, target))
+    spelled = _by_letters(own.squeezed, plain, target)
+    if spelled or sum(sign.isalpha() for sign in plain) < _MIN_LETTERS:
+        return _likely(plain, target, spelled)
+    near = _nearly(plain, target)
+    return _likely(plain, target, [place for place in near if not is_value or _has_same_words(plain, target, place)])
 
 
 def _whole(quote: str, text: str) -> Iterator[Span]:
@@ -116,6 +124,18 @@ def _likely(plain: str, target: Target, spans: list[tuple[int, int]]) -> Candida
         return NO_CANDIDATES
     chosen = {Span(*target.from_plain(*span)) for span, like in zip(spans, likenesses, strict=True) if like == best}
     return Candidates(status=Status.FUZZY, spans=tuple(sorted(chosen)), likeness=best)
+
+
+def _has_same_words(plain: str, target: Target, place: tuple[int, int]) -> bool:
+    """Tell whether each word of a quote is nearly the word at its place."""
+    ours, theirs = (_WORD.findall(text) for text in (plain, target.plain[slice(*place)]))
+    return len(ours) == len(theirs) and all(map(_is_nearly, ours, theirs))
+
+
+def _is_nearly(one: str, other: str) -> bool:
+    """Tell whether two words differ by so few letters that one may be the other, misspelled."""
+    length = min(len(one), len(other))
+    return one == other or Levenshtein.distance(one, other) <= max(length >= _MIN_MISSPELLED, length // _A_WRONG_LETTER)
 
 
 def _figures(text: str, start: int, end: int) -> str:

@@ -29,11 +29,15 @@ class Span:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grounding:
-    """The place of a quote; `likeness` is 1 for exact and normalised matches, 0 without a match."""
+    """The place of a quote or value; `likeness` is 1 for exact and normalised matches, 0 without a match."""
 
     status: Status = Status.NONE
     spans: tuple[Span, ...] = ()
     likeness: float = 0.0
+    quote_stands: bool | None = None
+    """Whether the words that a model quoted for a value are in the text; None without a quote."""
+    label_stands: bool | None = None
+    """Whether the words of a value's field stand beside it; None where the text has them nowhere."""
 
 
 NOWHERE = Grounding()

@@ -34,7 +34,7 @@ class ValueTarget:
         if isinstance(value, bool) or kind is Kind.BOOLEAN:
             return NO_CANDIDATES
         if isinstance(value, str):
-            spelled = candidates(value, self.text)
+            spelled = candidates(value, self.text, is_value=True)
             if spelled.spans and (kind is Kind.TEXT or spelled.status is not Status.FUZZY):
                 return spelled
         forms = {_without_currency(form) for form in normal_forms(value, kind)}

@@ -11,6 +11,7 @@ from features.documents.extraction.fields.groups import Group
 from features.documents.extraction.fields.leaf import Leaf
 from features.documents.extraction.fields.paths import Path, Place, path_of
 from features.documents.extraction.grounding.align import Sought, ground
+from features.documents.extraction.grounding.labels import label_of
 from features.documents.extraction.grounding.spans import NOWHERE, Grounding, Span
 
 
@@ -109,7 +110,9 @@ def ground_readings(readings: Sequence[Reading], group: Group, text: str) -> lis
 
 
 def _sought(reading: Reading, leaf: Leaf) -> Sought:
-    return Sought(value=reading.value, kind=leaf.kind, quote=reading.quote, is_copied=leaf.is_copied)
+    return Sought(
+        value=reading.value, kind=leaf.kind, quote=reading.quote, is_copied=leaf.is_copied, label=label_of(leaf)
+    )
 
 
 def relocate(findings: Iterable[Finding], to_document: Callable[[int, int], tuple[int, int]]) -> list[Finding]:

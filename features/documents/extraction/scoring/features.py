@@ -31,7 +31,9 @@ class Features:
     stands_in_quote: bool | None = None
     """Whether the value can be read in its quote."""
     quote_stands: bool | None = None
-    """For a concluded value: whether the words it was concluded from occur in the document."""
+    """Whether the words that were quoted for it, or from which it was concluded, occur in the document."""
+    label_stands: bool | None = None
+    """Whether words of its field stand beside it; None where the document has them nowhere."""
     is_followed: bool | None = None
     """Whether more words follow it on its line: often the rest of a truncated value."""
     agreement: Agreement | None = None
@@ -94,6 +96,7 @@ def features_of(
         likeness=chosen.best.grounding.likeness,
         stands_in_quote=_stands_in_quote(entry, text),
         quote_stands=_quote_stands(entry, text),
+        label_stands=None if is_null else chosen.best.grounding.label_stands,
         is_followed=_is_followed(entry, text),
         agreement=chosen.best.agreement,
         vote_share=len(chosen.findings) / num_findings,
@@ -117,9 +120,12 @@ def _chance(covered: CoveredReading | None) -> float | None:
 
 
 def _quote_stands(entry: Merged, text: str) -> bool | None:
-    quote = entry.candidates[0].best.reading.quote
-    if entry.leaf.ground or entry.value is None or quote is None:
+    best = entry.candidates[0].best
+    quote = best.reading.quote
+    if entry.value is None or quote is None:
         return None
+    if entry.leaf.ground:
+        return best.grounding.quote_stands
     words = normal_text(quote)
     return bool(words) and words in normal_text(text)
 

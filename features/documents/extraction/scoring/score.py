@@ -48,6 +48,7 @@ _NULL = 1.8
 _WITHHELD = -2.0, "what was answered stands nowhere in the document"
 _NOT_IN_QUOTE = -1.8
 _QUOTE_NOWHERE = -1.8
+_LABEL_ELSEWHERE = -0.2
 _CONFLICT = -3.0
 """If all other findings disagree."""
 _VIOLATION = -2.5
@@ -135,7 +136,9 @@ def _parts(features: Features) -> Iterator[tuple[float, str]]:
     if features.stands_in_quote is False:
         yield _NOT_IN_QUOTE, "its quote does not hold it"
     if features.quote_stands is False:
-        yield _QUOTE_NOWHERE, "the words it was concluded from are not in the document"
+        yield _QUOTE_NOWHERE, "its quote is not in the document"
+    if features.label_stands is False:
+        yield _LABEL_ELSEWHERE, "the words of its field stand elsewhere in the document"
     if features.num_candidates > 1:
         yield _CONFLICT * (1 - features.vote_share), f"{features.num_candidates} values were found"
     if features.num_rivals:

@@ -17,6 +17,7 @@ NAMES = (
     *("has_logprobs", "mean_logprob", "min_logprob", "least_chance", "stated_chance", "margin"),
     *("covered_nothing", "covered_same", "covered_other", "covered_other_chance", "covered_null_chance"),
     *("has_ocr", "ocr_score", "retrieval_rank"),
+    *("label_beside", "label_elsewhere"),
 )
 """In the order of a vector."""
 
@@ -55,4 +56,6 @@ def vector(features: Features) -> list[float]:
         float(features.ocr_score is not None),
         0.0 if features.ocr_score is None else features.ocr_score,
         float(features.retrieval_rank or 0),
+        float(features.label_stands is True),
+        float(features.label_stands is False),
     ]

@@ -161,6 +161,34 @@ def test_a_quote_that_is_nowhere_gives_way_to_the_value_itself() -> None:
     assert shown(found) == "1.234,50"
 
 
+@pytest.mark.parametrize(
+    ("value", "stands"),
+    [
+        ("Miller Trading Ltd", "Miller Trading Ltd"),
+        ("Miler Trading Ltd", "Miller Trading Ltd"),
+        ("Miller Trading Lid", "Miller Trading Ltd"),
+        ("Miller Catering Ltd", None),
+        ("Mueller Trading Ltd", None),
+        ("Miller Trading Holding Ltd", None),
+        ("Delaware", None),
+    ],
+)
+@pytest.mark.parametrize("is_quoted", [True, False])
+def test_a_value_with_another_word_is_another_value(value: str, stands: str | None, is_quoted: bool) -> None:
+    text = "Miller Trading Ltd\nGuests declare the value of their goods.\n"
+    quote = value if is_quoted else None
+    (found,) = ground([Sought(value=value, kind=Kind.TEXT, quote=quote, is_copied=True)], text)
+    assert shown(found, text) == stands
+
+
+@pytest.mark.parametrize(
+    ("quote", "stands"), [("Net 1.234,50", True), ("Amount still to be paid 1.234,50", False), (None, None)]
+)
+def test_a_value_says_whether_its_quote_is_in_the_text(quote: str | None, stands: bool | None) -> None:
+    (found,) = ground([Sought(value=1234.5, kind=Kind.MONEY, quote=quote, is_copied=True)], TEXT)
+    assert (shown(found), found.quote_stands) == ("Net 1.234,50" if stands else "1.234,50", stands)
+
+
 def test_a_value_that_equals_another_of_a_second_type_is_not_taken_for_it() -> None:
     text = "1 item"
     number, yes = ground([Sought(value=1, kind=Kind.NUMBER), Sought(value=True, kind=Kind.NUMBER)], text)

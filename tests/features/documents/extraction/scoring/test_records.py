@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import jsonschema_rs
+import pytest
 
 from features.documents.extraction.documents.document import Document, Page
 from features.documents.extraction.documents.runs import Runs
@@ -151,3 +152,21 @@ def test_what_no_answer_came_to_is_null_and_always_reviewed() -> None:
     assert made["fields"]["net"] is None
     assert told["review"]
     assert told["reasons"] == [UNANSWERED]
+
+
+@pytest.mark.parametrize(
+    ("value", "quote", "is_reviewed"),
+    [
+        ("Miller Ltd", "Miller Ltd", False),
+        ("Miller Ltd", "Sold by: Miller Ltd", True),
+        ("Tiller Hotels", "Miller Ltd", True),
+    ],
+    ids=["true", "invented quote", "another name in a true quote"],
+)
+def test_a_made_up_quote_leaves_a_trace(value: str, quote: str, is_reviewed: bool) -> None:
+    schema = FieldSchema.parse(b'{"type": "object", "properties": {"vendor": {"type": "string"}}}')
+    (group,) = groups(schema)
+    readings = read_answer(json.dumps({"vendor": said(value, quote)}), group, quotes=True).readings
+    merged = merge(schema, [ground_readings(readings, group, TEXT)])
+    (evidence,) = done_record(schema, merged, DOCUMENT, name="a.txt", sha256="", usage={})["evidence"]
+    assert (evidence["review"], bool(evidence["reasons"])) == (is_reviewed, is_reviewed)
