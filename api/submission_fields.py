@@ -5,10 +5,17 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import Header
-from pydantic import BeforeValidator, Field, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
-from api.fields import STORABLE_PATTERN, Storable
-from jobs.batches.submission import MAX_METADATA_KEY, MAX_METADATA_PAIRS, MAX_METADATA_VALUE, check_metadata
+from api.fields import STORABLE_PATTERN, Storable, storable
+from jobs.batches.submission import (
+    MAX_METADATA_KEY,
+    MAX_METADATA_PAIRS,
+    MAX_METADATA_VALUE,
+    MAX_NAME,
+    NAME_PATTERN,
+    check_metadata,
+)
 
 # Only for the schema; `jobs.batches.submission` does the checks.
 WINDOW_PATTERN = (
@@ -31,6 +38,12 @@ def _few_pairs(value: object) -> object:
     return value
 
 
+BatchName = Annotated[
+    str,
+    AfterValidator(storable),
+    Field(min_length=1, max_length=MAX_NAME, json_schema_extra={"pattern": NAME_PATTERN}),
+]
+"""Checked by `jobs.batches.submission.check_name`."""
 CompletionWindow = Annotated[Storable, Field(max_length=20, json_schema_extra={"pattern": WINDOW_PATTERN})]
 Metadata = Annotated[dict[Storable, Storable] | None, BeforeValidator(_few_pairs), WithJsonSchema(METADATA_SCHEMA)]
 

@@ -41,6 +41,7 @@ FailOnErrors = Annotated[bool, typer.Option("--fail-on-errors", help="Exit with 
 OfCollection = Annotated[
     str | None, typer.Option("--collection", metavar="COLLECTION_ID", help="Only of this collection.")
 ]
+Day = typer.Option(formats=["%Y-%m-%d"], metavar="YYYY-MM-DD", help="A day (UTC), itself included.")
 Newest = Annotated[int, typer.Option(min=1, help="Number of entries, newest first.")]
 WaitForServer = Annotated[
     str | None, typer.Option(help="How long to wait while the server is unreachable, such as 30m or 1d [default: 1h]")

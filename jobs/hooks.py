@@ -51,6 +51,11 @@ class Holder:
     """Returns what held batches wait for, as sentences, by id."""
 
 
+def named(batch_id: str, name: str | None) -> dict[str, str]:
+    """Return what events call a batch: its id, and the name that its owner gave it."""
+    return {"id": batch_id} if name is None else {"id": batch_id, "name": name}
+
+
 def emit(session: Session, tenant_id: str, event_type: EventType, data: Mapping[str, Any]) -> None:
     """Report an event to features in the transaction that makes it true; `data` identifies its subjects by id."""
     for hook in _hooks("on_event"):

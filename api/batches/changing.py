@@ -1,4 +1,4 @@
-"""`POST /v1/batches/{id}`: another class or window for a batch that has not ended."""
+"""`POST /v1/batches/{id}`: another name, and another class or window for a batch that has not ended."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from api.openapi import failures
 from api.schemas.batches import BatchObject
 from api.services import ServicesDep
 from api.sessions import SessionDep
-from api.submission_fields import CompletionWindow
-from jobs.batches.changing import change_batch
+from api.submission_fields import BatchName, CompletionWindow
+from jobs.batches.changing import change_batch, rename
+from jobs.batches.lifecycle import get_batch
 from jobs.errors import InputError
 from jobs.states import AskedPriority
 
@@ -22,6 +23,8 @@ router = APIRouter(prefix="/v1/batches", tags=["batches"], responses=failures(40
 class ChangeBatchBody(StrictModel):
     """The fields to change; those left out stay as they are."""
 
+    name: BatchName | None = None
+    """In any state of the batch."""
     priority: AskedPriority | None = None
     completion_window: CompletionWindow | None = None
     """Counted from the batch's creation, as at its submission."""
@@ -32,7 +35,11 @@ def change(
     batch_id: str, body: ChangeBatchBody, *, session: SessionDep, tenant: TenantDep, services: ServicesDep
 ) -> BatchObject:
     """Change a batch that is validating or in progress; running lines keep the values they were started with."""
-    if body.priority is None and body.completion_window is None:
-        raise InputError("There is nothing to change. Give priority, completion_window or both.", code="invalid_body")
-    batch = change_batch(session, tenant, batch_id, priority=body.priority, completion_window=body.completion_window)
+    if body == ChangeBatchBody():
+        raise InputError("There is nothing to change. Give name, priority or completion_window.", code="invalid_body")
+    if body.priority is not None or body.completion_window is not None:
+        change_batch(session, tenant, batch_id, priority=body.priority, completion_window=body.completion_window)
+    if body.name is not None:
+        rename(session, tenant.id, batch_id, body.name)
+    batch = get_batch(session, tenant.id, batch_id)
     return batch_object(session, batch, services.settings)

@@ -19,7 +19,7 @@ from api.openapi import failures
 from api.schemas.batches import BatchObject
 from api.services import Services, ServicesDep
 from api.spending import Spending, SpendingDep
-from api.submission_fields import CompletionWindow, IdempotencyKey, Metadata, RetryCount
+from api.submission_fields import BatchName, CompletionWindow, IdempotencyKey, Metadata, RetryCount
 from jobs.batches import inline_lines, lifecycle
 from jobs.batches.inline_lines import MAX_LINES
 from jobs.batches.submission import CreateBatch
@@ -65,6 +65,8 @@ class CreateBatchBody(StrictModel):
     completion_window: CompletionWindow
     metadata: Metadata = None
     output_expires_after: ExpiresAfter | None = None
+    name: BatchName | None = None
+    """What lists show, not unique; without it they show the name of the input file."""
     priority: AskedPriority = AskedPriority.NORMAL
     invalid_lines: InvalidLines = InvalidLines.FAIL
     uncovered_lines: UncoveredLines = UncoveredLines.WAIT
@@ -123,6 +125,7 @@ async def create(
         input_file_id=body.input_file_id or "",
         endpoint=body.endpoint,
         completion_window=body.completion_window,
+        name=body.name,
         metadata=body.metadata,
         output_expires_after_seconds=expiry.seconds if expiry else None,
         priority=body.priority,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Annotated
 
 from fastapi import APIRouter, BackgroundTasks, Query, Response
@@ -9,7 +10,7 @@ from pydantic import Field
 
 from api.auth import KeyIdDep, TenantDep
 from api.batches.responses import batch_object, batch_objects
-from api.fields import PageQuery, StrictModel
+from api.fields import PageQuery, Storable, StrictModel
 from api.openapi import failures, lines_of
 from api.schemas.batches import BatchObject, BatchPage, DeletedBatch, ResultLine
 from api.services import ServicesDep
@@ -17,10 +18,41 @@ from api.sessions import SessionDep
 from api.spending import ONE_DOWNLOAD
 from jobs.batches import deletion, lifecycle
 from jobs.batches.results import read_finished_lines
+from jobs.batches.submission import MAX_NAME
+from jobs.overview import finding
+from jobs.overview.finding import Wanted
 
 MAX_RESULTS_PAGE = 10_000
 
 router = APIRouter(prefix="/v1/batches", tags=["batches"], responses=failures(401, 403, 429, 503))
+
+
+class BatchesQuery(PageQuery):
+    """Which batches of the tenant to list; a batch meets all of these."""
+
+    name: Annotated[Storable, Field(max_length=MAX_NAME)] | None = None
+    """Part of its name, or of its input file's if it has none; capitals do not matter."""
+    status: Annotated[Storable, Field(max_length=200)] | None = None
+    """One or several, separated by commas."""
+    metadata: Annotated[Storable, Field(max_length=20_000)] | None = None
+    """A JSON object of strings, such as `{"team": "search"}`: it has each of these pairs."""
+    created_from: Annotated[int, Field(ge=0, lt=2**33)] | None = None
+    created_before: Annotated[int, Field(ge=0, lt=2**33)] | None = None
+    cost_from: Annotated[Decimal, Field(ge=0, lt=10**9)] | None = None
+    """In units of the currency, like `cost_below`."""
+    cost_below: Annotated[Decimal, Field(ge=0, lt=10**9)] | None = None
+
+    def wanted(self) -> Wanted:
+        """Return the filter. Raise InputError for an unknown status, and metadata that is no object of strings."""
+        return Wanted(
+            name=self.name,
+            states=() if self.status is None else finding.states_of(self.status),
+            metadata={} if self.metadata is None else finding.metadata_of(self.metadata),
+            created_from=self.created_from,
+            created_before=self.created_before,
+            cost_from=self.cost_from,
+            cost_below=self.cost_below,
+        )
 
 
 class ResultsQuery(StrictModel):
@@ -30,9 +62,10 @@ class ResultsQuery(StrictModel):
 
 @router.get("", operation_id="listBatches")
 def list_page(
-    session: SessionDep, *, tenant: TenantDep, services: ServicesDep, query: Annotated[PageQuery, Query()]
+    session: SessionDep, *, tenant: TenantDep, services: ServicesDep, query: Annotated[BatchesQuery, Query()]
 ) -> BatchPage:
-    page = lifecycle.list_batches(session, tenant.id, after=query.after, limit=query.limit)
+    wanted = query.wanted().conditions()
+    page = lifecycle.list_batches(session, tenant.id, wanted=wanted, after=query.after, limit=query.limit)
     return BatchPage.of(batch_objects(session, page.data, services.settings), has_more=page.has_more)
 
 

@@ -26,7 +26,7 @@ def all_shown_lately(
     session: Session, batches: Sequence[Batch], settings: Settings, *, recent: Recent
 ) -> list[BatchObject]:
     """Return batches as API objects, with outlooks cached for as long as the interval of forecasts."""
-    return with_outlooks(batches, recent_outlooks(session, batches, settings, recent=recent), settings)
+    return with_outlooks(session, batches, recent_outlooks(session, batches, settings, recent=recent), settings)
 
 
 def recent_outlooks(

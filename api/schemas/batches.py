@@ -92,8 +92,9 @@ class BatchObject(ListedObject):
     request_counts: RequestCounts
     usage: BatchUsage
     metadata: dict[str, str] | None
+    name: str | None
+    """Its own, else that of its input file. Ours, like all fields that follow."""
     priority: Priority
-    """Ours, like all fields that follow."""
     invalid_lines: InvalidLines
     uncovered_lines: UncoveredLines
     retry_of: str | None
@@ -125,7 +126,7 @@ class BatchObject(ListedObject):
     """While it has not ended: a budget it is charged to whose spending has reached its warning threshold."""
 
     @classmethod
-    def of(cls, batch: Batch, outlook: Outlook, *, currency: str) -> Self:
+    def of(cls, batch: Batch, outlook: Outlook, *, name: str | None, currency: str) -> Self:
         return cls(
             id=batch.id,
             endpoint=batch.endpoint,
@@ -153,6 +154,7 @@ class BatchObject(ListedObject):
             ),
             usage=usage_of(batch),
             metadata=batch.request_metadata,
+            name=name,
             priority=batch.priority,
             invalid_lines=batch.invalid_lines,
             uncovered_lines=batch.uncovered_lines,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Annotated, Any
 
@@ -14,10 +15,10 @@ from cli.batches.following import follow
 from cli.batches.table import print_batches
 from cli.client import client_from_environment, server_errors_as_sentences
 from cli.ids import BatchId
-from cli.options import AsJson, FailOnErrors, IdempotencyKey, Newest, WaitForServer
+from cli.options import AsJson, Day, FailOnErrors, IdempotencyKey, Newest, WaitForServer
 from cli.table import print_fields, print_table, when
 from cli.watching.watch import describe_errors
-from jobs.states import AskedPriority
+from jobs.states import AskedPriority, BatchState
 
 app = typer.Typer(help="Create, follow and read batches on a running server.", no_args_is_help=True)
 app.command()(creating.create)
@@ -25,11 +26,32 @@ app.command()(creating.check)
 
 
 @app.command("list")
-def list_(limit: Newest = 20, as_json: AsJson = False) -> None:
-    """List the newest batches."""
+def list_(
+    limit: Newest = 20,
+    *,
+    name: Annotated[str | None, typer.Option(help="Part of its name, or of its input file's.")] = None,
+    status: Annotated[list[BatchState] | None, typer.Option(help="May be given again.")] = None,
+    metadata: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="May be given again.")] = None,
+    since: Annotated[datetime | None, Day] = None,
+    until: Annotated[datetime | None, Day] = None,
+    cost_from: Annotated[str | None, typer.Option(help="In units of the currency.")] = None,
+    cost_below: Annotated[str | None, typer.Option(help="In units of the currency.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the newest batches, those that meet every option."""
+    wanted = {
+        "name": name,
+        "status": ",".join(one.value for one in status or ()) or None,
+        "metadata": json.dumps(pairs) if (pairs := creating.pairs_of(metadata or [])) else None,
+        "created_from": since and int(since.replace(tzinfo=UTC).timestamp()),
+        "created_before": until and int((until + timedelta(days=1)).replace(tzinfo=UTC).timestamp()),
+        "cost_from": cost_from,
+        "cost_below": cost_below,
+    }
+    query = {each: value for each, value in wanted.items() if value is not None}
     client = client_from_environment()
     with client, server_errors_as_sentences(client):
-        batches = list(islice(client.batches.list(limit=min(limit, 100)), limit))
+        batches = list(islice(client.batches.list(limit=min(limit, 100), extra_query=query), limit))
     if as_json:
         print(json.dumps([batch.to_dict() for batch in batches], indent=2))
         return
@@ -70,19 +92,20 @@ def cancel(batch_id: BatchId) -> None:
 def change(
     batch_id: BatchId,
     *,
+    name: Annotated[str | None, typer.Option(help="New name, also of a batch that has ended.")] = None,
     priority: Annotated[AskedPriority | None, typer.Option(help="New priority class.")] = None,
     window: Annotated[str | None, typer.Option(help="New completion window, from the creation of the batch.")] = None,
 ) -> None:
-    """Change the priority class or the window of an open batch."""
+    """Change the name of a batch, or the priority class or the window of an open one."""
     from openai.types import Batch
 
-    changes = {"priority": priority and priority.value, "completion_window": window}
+    changes = {"name": name, "priority": priority and priority.value, "completion_window": window}
     body = {name: value for name, value in changes.items() if value is not None}
     client = client_from_environment()
     with client, server_errors_as_sentences(client):
         batch = client.post(f"/batches/{batch_id}", cast_to=Batch, body=body)
     extra = batch.model_extra or {}
-    print(f"class {extra.get('priority')}, to end by {when(batch.expires_at or 0)}")
+    print(f"{extra.get('name') or batch.id}: class {extra.get('priority')}, to end by {when(batch.expires_at or 0)}")
 
 
 @app.command()

@@ -46,6 +46,7 @@ def create(
     source: Annotated[str, typer.Argument(metavar="IN.jsonl|FILE_ID", help="A local file is uploaded first.")],
     *,
     endpoint: Annotated[str | None, typer.Option(help="[default: the url of the file's first line]")] = None,
+    name: Annotated[str | None, typer.Option(help="What lists show [default: the file's name]")] = None,
     window: Annotated[str, typer.Option(help="Time to complete in, such as 30m, 24h or 7d.")] = "24h",
     priority: Annotated[AskedPriority, typer.Option()] = AskedPriority.NORMAL,
     invalid_lines: Annotated[
@@ -68,7 +69,7 @@ def create(
     A file without requests is refused. With --wait, exit status 1 if it does not complete or every line fails. With
     --dry-run, exit status 2 if it would be refused or fail, and 3 if lines would be skipped.
     """
-    pairs = _pairs(metadata or [])
+    pairs = pairs_of(metadata or [])
     if exact and not dry_run:
         raise InputError("--exact needs --dry-run. Give both, or neither.")
     if idempotency_key is not None and dry_run:
@@ -110,6 +111,7 @@ def create(
                 "priority": priority.value,
                 "invalid_lines": invalid_lines.value,
                 "uncovered_lines": uncovered_lines.value,
+                **({"name": name} if name is not None else {}),
                 **({"input_sha256": sha256_of(path)} if keyed and is_uploaded else {}),
             },
             extra_headers=keyed,
@@ -196,7 +198,7 @@ def _when_counted(client: OpenAI, result: dict[str, Any], *, quiet_seconds: floa
     return result
 
 
-def _pairs(options: list[str]) -> dict[str, str] | None:
+def pairs_of(options: list[str]) -> dict[str, str] | None:
     for pair in options:
         if "=" not in pair:
             raise InputError(f"--metadata is {pair!r}. Give it as KEY=VALUE.")

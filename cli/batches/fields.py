@@ -15,7 +15,7 @@ _MOMENTS = ("eta", "eta_earliest", "eta_latest")
 _ORDER = (
     *("status", "waits_for", "eta", "eta_earliest", "eta_latest", "position", "running_lines", "request_counts"),
     *("usage", "cost", "budget_warning"),
-    *("id", "model", "endpoint", "priority", "completion_window", "metadata"),
+    *("name", "id", "model", "endpoint", "priority", "completion_window", "metadata"),
     *("created_at", "in_progress_at", "finalizing_at", "completed_at", "failed_at", "cancelling_at", "cancelled_at"),
     *("expired_at", "expires_at", "input_file_id", "output_file_id", "error_file_id"),
 )

@@ -18,16 +18,24 @@ def print_batches(batches: Sequence[Any]) -> None:
         ends = [_ends(b) for b in batches]
         has_ends = any(ends)  # otherwise no such column: 80 characters are few
         rows = [
-            (b.id, stands(b), _progress(*counts_of(b)), age(b.created_at), *([end] if has_ends else []), cost_of(b))
+            (
+                *(b.id, stands(b), _progress(*counts_of(b)), age(b.created_at)),
+                *([end] if has_ends else []),
+                *(cost_of(b), _name(b)),
+            )
             for b, end in zip(batches, ends, strict=True)
         ]
-        header = ("id", "status", "done", "age", *(["ends in"] if has_ends else []), "cost")
-        print_table(header, rows, numbers=("done", "cost"))
+        header = ("id", "status", "done", "age", *(["ends in"] if has_ends else []), "cost", "name")
+        print_table(header, rows, numbers=("done", "cost"), below="name")
         return
     print_table(
-        ("id", "status", "done", "failed", "total", "created", "cost", *_ENDS),
-        [(b.id, b.status, *counts_of(b), when(b.created_at), cost_of(b), *_end_moments(b)) for b in batches],
+        ("id", "status", "done", "failed", "total", "created", "cost", *_ENDS, "name"),
+        [(b.id, b.status, *counts_of(b), when(b.created_at), cost_of(b), *_end_moments(b), _name(b)) for b in batches],
     )
+
+
+def _name(batch: Any) -> str:
+    return getattr(batch, "name", None) or ""  # other servers know no names
 
 
 def _ends(batch: Any) -> str:

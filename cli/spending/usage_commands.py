@@ -14,7 +14,7 @@ from typing import Annotated, Any, Self
 import typer
 
 from cli.calls import Calls, server
-from cli.options import AsJson
+from cli.options import AsJson, Day
 from cli.table import print_table, when
 from jobs.accounts.money import PICOS_A_UNIT, in_currency
 
@@ -24,8 +24,6 @@ _THOUGHTS = "reasoning_tokens"
 _STEPS = "document_steps"
 _READING = ("reading_seconds", "reading_cost")
 _GROUPS = {"day": ("day",), "model": ("model",), "key": ("key", "key_id"), "batch": ("batch_id",)}
-
-Day = typer.Option(formats=["%Y-%m-%d"], metavar="YYYY-MM-DD")
 
 
 def usage(

@@ -16,6 +16,7 @@ from sqlalchemy.orm import Session
 from jobs import decisions
 from jobs.accounts.limits import allowed_priorities, check_priority
 from jobs.batches.lifecycle import get_batch, lock_batch
+from jobs.batches.submission import check_name
 from jobs.call_limits import parse_window
 from jobs.chunks import fairshare, queue_marks
 from jobs.decisions import Kind
@@ -65,6 +66,15 @@ def change_batch(
     if changes:
         decisions.note(session, batch.id, Kind.CHANGED, detail=" and ".join(changes))
     log.info("batch changed batch_id=%s priority=%s window=%s", batch.id, batch.priority, batch.completion_window)
+    return batch
+
+
+def rename(session: Session, tenant_id: str, batch_id: str, name: str) -> Batch:
+    """Give a batch another name, in any state. Raises NotFoundError, and InputError for a name that is not allowed."""
+    check_name(name)
+    batch = get_batch(session, tenant_id, batch_id)
+    batch.name = name
+    session.flush()
     return batch
 
 

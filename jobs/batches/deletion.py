@@ -48,7 +48,13 @@ def delete_batch(session: Session, tenant_id: str, batch_id: str, *, by: str) ->
         raise NotFoundError(f"No batch found with id {batch_id!r}.", param="batch_id")
     files.mark_deleted(session, outputs, by=by)
     files.delete_results(session, Batch.id == batch_id, by=by)
-    emptied = {"request_metadata": null(), "errors": null(), "idempotency_key": None, "deleted_at": func.now()}
+    emptied = {
+        "name": None,
+        "request_metadata": null(),
+        "errors": null(),
+        "idempotency_key": None,
+        "deleted_at": func.now(),
+    }
     session.execute(update(Batch).where(Batch.id == batch_id).values(emptied))
     deletions.record(session, Deleted.BATCH, [(batch_id, tenant_id)], by=by)
     return keys + [file.object_key for file in outputs]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Sequence
 
-from sqlalchemy import bindparam, func, select, text, update
+from sqlalchemy import ColumnElement, bindparam, func, select, text, update
 from sqlalchemy.orm import Session
 
 from jobs import hooks
@@ -126,9 +126,19 @@ def find_batches(session: Session, batch_ids: Collection[str]) -> Sequence[Batch
     return session.scalars(select(Batch).where(Batch.id.in_(batch_ids), Batch.deleted_at.is_(None))).all()
 
 
-def list_batches(session: Session, tenant_id: str, *, after: str | None = None, limit: int = 20) -> Page[Batch]:
-    """Return a page of a tenant's batches, newest first. Raises InputError on an unknown `after`."""
-    query = select(Batch).where(Batch.tenant_id == tenant_id, Batch.deleted_at.is_(None))
+def list_batches(
+    session: Session,
+    tenant_id: str,
+    *,
+    wanted: Sequence[ColumnElement[bool]] = (),
+    after: str | None = None,
+    limit: int = 20,
+) -> Page[Batch]:
+    """Return a page of a tenant's batches that meet all conditions, newest first.
+
+    Raises InputError on an unknown `after`.
+    """
+    query = select(Batch).where(Batch.tenant_id == tenant_id, Batch.deleted_at.is_(None), *wanted)
     return read_page(session, query, table=Batch, tenant_id=tenant_id, after=after, limit=limit)
 
 
@@ -192,7 +202,7 @@ def move_batch(session: Session, batch: Batch, after: BatchState, *, outcome: Ba
     if is_held:
         hooks.let_go(session, moved)
     if after in TERMINAL_BATCH_STATES:
-        hooks.emit(session, batch.tenant_id, EventType(f"batch.{after}"), {"id": batch.id})
+        hooks.emit(session, batch.tenant_id, EventType(f"batch.{after}"), hooks.named(batch.id, batch.name))
 
 
 def _wait_for_twins(session: Session, tenant_id: str, request: CreateBatch, *, fingerprint: str) -> None:
@@ -271,6 +281,7 @@ def _insert(
         priority=(request.priority if is_covered else Priority.OVERFLOW).value,
         invalid_lines=request.invalid_lines.value,
         uncovered_lines=request.uncovered_lines.value,
+        name=request.name,
         request_metadata=None if request.metadata is None else dict(request.metadata),
         output_expires_after_seconds=request.output_expires_after_seconds,
         idempotency_key=request.idempotency_key,

@@ -66,6 +66,7 @@ def wish(
         retry_of=batch.id,
         endpoint=batch.endpoint,
         completion_window=completion_window or batch.completion_window,
+        name=batch.name,
         metadata=batch.request_metadata,
         output_expires_after_seconds=batch.output_expires_after_seconds,
         priority=priority or _asked(batch),

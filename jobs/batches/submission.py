@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -17,6 +18,8 @@ from jobs.settings import Settings
 from jobs.states import AskedPriority, InvalidLines, UncoveredLines
 from jobs.tables import File
 
+MAX_NAME = 200
+NAME_PATTERN = r"^[^\u0000-\u001f\u007f-\u009f\u2028\u2029]+$"
 MAX_METADATA_PAIRS = 16
 MAX_METADATA_KEY = 64
 MAX_METADATA_VALUE = 512
@@ -37,6 +40,8 @@ class CreateBatch:
     input_file_id: str
     endpoint: str
     completion_window: str
+    name: str | None = None
+    """What its owner calls it, not unique; None: it is shown by the name of its input file."""
     metadata: Mapping[str, str] | None = None
     output_expires_after_seconds: int | None = None
     priority: AskedPriority = AskedPriority.NORMAL
@@ -70,8 +75,9 @@ class CreateBatch:
     def fingerprint(self) -> str:
         """Return a hash of the request, equal for a repeated call."""
         values = {name: value for name, value in asdict(self).items() if name not in _NOT_IN_FINGERPRINT}
-        if self.after is None:
-            del values["after"]  # an absent field is left out, so that new fields leave other calls' hashes unchanged
+        for name in ("after", "name"):
+            if values[name] is None:
+                del values[name]  # an absent field is left out, so that new fields leave other calls' hashes unchanged
         if self.made_from is not None:
             values["input_file_id"] = self.made_from
         return hashlib.sha256(orjson.dumps(values, option=orjson.OPT_SORT_KEYS)).hexdigest()
@@ -91,7 +97,20 @@ def check_request(request: CreateBatch) -> None:
     key = request.idempotency_key
     if key is not None and not 0 < len(key) <= MAX_IDEMPOTENCY_KEY:
         raise InputError(f"The Idempotency-Key has {len(key)} characters; give 1 to {MAX_IDEMPOTENCY_KEY}.")
+    if request.name is not None:
+        check_name(request.name)
     check_metadata(request.metadata)
+
+
+def check_name(name: str) -> None:
+    """Raise InputError for a name that lists cannot show on one line."""
+    if not 0 < len(name) <= MAX_NAME or not re.fullmatch(NAME_PATTERN, name):
+        raise InputError(
+            f"name is {name[:100]!r}, of {len(name):,} characters; give 1 to {MAX_NAME} on one line, without control "
+            "characters.",
+            param="name",
+            code="invalid_value",
+        )
 
 
 def check_metadata(metadata: Mapping[Any, Any] | None) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from jobs.hooks import emit
+from jobs.hooks import emit, named
 from jobs.states import EventType
 
 _BATCHES = 100  # per measurement
@@ -23,7 +23,7 @@ def warn(session: Session) -> list[str]:
             session,
             row.tenant_id,
             EventType.BATCH_AT_RISK,
-            {"id": row.id, "eta": row.eta, "expires_at": row.expires_at},
+            {**named(row.id, row.name), "eta": row.eta, "expires_at": row.expires_at},
         )
     return [row.id for row in rows]
 
@@ -41,7 +41,8 @@ _AT_RISK = text("""
         ORDER BY batch.id LIMIT :limit FOR NO KEY UPDATE OF batch SKIP LOCKED
     )
     UPDATE batch SET at_risk_at = now() FROM found WHERE batch.id = found.id
-    RETURNING batch.id, batch.tenant_id, CAST(floor(extract(epoch FROM batch.expires_at)) AS bigint) AS expires_at,
+    RETURNING batch.id, batch.name, batch.tenant_id,
+        CAST(floor(extract(epoch FROM batch.expires_at)) AS bigint) AS expires_at,
         CASE WHEN found.seconds < 10 * 365 * 86400
             THEN CAST(floor(extract(epoch FROM found.made_at) + found.seconds) AS bigint) END AS eta
 """)

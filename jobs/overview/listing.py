@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 from enum import StrEnum
 from typing import NamedTuple, TypeVarTuple
 
-from sqlalchemy import ARRAY, ColumnElement, Select, Text, any_, cast, column, func, select, text, true, tuple_
+from sqlalchemy import ARRAY, ColumnElement, Select, Text, any_, cast, column, func, or_, select, text, true, tuple_
 from sqlalchemy.orm import Session
 
 from jobs.overview.backlog import IS_LIVE
+from jobs.overview.finding import Wanted
 from jobs.overview.owned import Owner
 from jobs.states import LIVE_BATCH_STATES, BatchState
 from jobs.tables import Batch
@@ -44,8 +47,13 @@ class Shown(StrEnum):
 class BatchFilter:
     shown: Shown = Shown.ALL
     model: str | None = None
-    named: str | None = None
-    """Prefix of an id."""
+    found: str | None = None
+    """The beginning of an id, a part of a name, or a pair of metadata as `key=value`."""
+    since: date | None = None
+    """Created on this UTC day or later."""
+    until: date | None = None
+    cost_from: Decimal | None = None
+    """In units of the currency."""
     before: str | None = None
     """The id of the last batch of the previous page."""
 
@@ -81,6 +89,25 @@ def progress_of(session: Session, batch_ids: Collection[str]) -> dict[str, Batch
     return {row.id: BatchProgress._make(row) for row in rows}
 
 
+def _found(part: str) -> list[ColumnElement[bool]]:
+    ways = [Batch.id.startswith(part, autoescape=True), *Wanted(name=part).conditions()]
+    key, sign, value = part.partition("=")
+    return [*ways, *Wanted(metadata={key: value}).conditions()] if key and sign else ways
+
+
+def _wanted(batch_filter: BatchFilter) -> Wanted:
+    since, until = batch_filter.since, batch_filter.until
+    return Wanted(
+        created_from=None if since is None else _begin(since),
+        created_before=None if until is None else _begin(until + timedelta(days=1)),
+        cost_from=batch_filter.cost_from,
+    )
+
+
+def _begin(day: date) -> int:
+    return int(datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp())
+
+
 _PROGRESS = (Batch.id, Batch.state, Batch.num_requests, Batch.num_completed, Batch.num_failed, Batch.output_tokens)
 
 
@@ -96,8 +123,9 @@ def _page(query: Select[*Ts], tenant_id: str | ColumnElement[str] | None, batch_
         query = query.where((Batch.num_failed > 0) | (Batch.state == BatchState.FAILED))
     if batch_filter.model:
         query = query.where(Batch.model == batch_filter.model)
-    if batch_filter.named:
-        query = query.where(Batch.id.startswith(batch_filter.named, autoescape=True))
+    if batch_filter.found:
+        query = query.where(or_(*_found(batch_filter.found)))
+    query = query.where(*_wanted(batch_filter).conditions())
     if batch_filter.before:
         last = select(Batch.created_at, Batch.id).where(Batch.id == batch_filter.before)
         query = query.where(tuple_(Batch.created_at, Batch.id) < last.scalar_subquery())

@@ -159,6 +159,7 @@ class Batch(Base):
     reasoning_tokens: Mapped[int] = mapped_column(server_default="0")  # tokens of thoughts among the output's
     # Whether lines may still be added to it, and it does not end before: `jobs.batches.growth.adding`.
     is_growing: Mapped[bool] = mapped_column(server_default="false")
+    name: Mapped[str | None]  # its owner's, not unique; null: none was given, and its input file's is shown
 
 
 class InputSegment(Base):

@@ -38,7 +38,7 @@ def paths(engine: Engine) -> Paths:
     """Return every page that has content."""
     with engine.connect() as connection:
         ids = connection.execute(_IDS).one()
-    lists = ("show=open", "show=ended", "show=failed", f"model={MODELS[2]}", "id=batch_a")
+    lists = ("show=open", "show=ended", "show=failed", f"model={MODELS[2]}", "find=batch_a")
     both = ["/", "/batches", *(f"/batches?{chosen}" for chosen in lists), "/models", "/usage"]
     plots = [f"/plots?range={length}" for length in ("1h", "24h", "30d")]
     operator = [

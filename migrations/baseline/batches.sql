@@ -66,6 +66,7 @@ CREATE TABLE batch (
     held_by text,
     reasoning_tokens bigint DEFAULT '0' NOT NULL,
     is_growing boolean DEFAULT 'false' NOT NULL,
+    name text,
     CONSTRAINT batch_pkey PRIMARY KEY (id),
     CONSTRAINT batch_tenant_id_idempotency_key_key UNIQUE (tenant_id, idempotency_key),
     CONSTRAINT batch_tenant_id_fkey FOREIGN KEY(tenant_id) REFERENCES tenant (id),

@@ -68,3 +68,4 @@ CREATE TABLE extraction_document (
     CONSTRAINT extraction_document_extraction_id_fkey FOREIGN KEY(extraction_id) REFERENCES extraction (id)
         ON DELETE CASCADE
 );
+ALTER TABLE batch ADD COLUMN name text;

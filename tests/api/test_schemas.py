@@ -54,7 +54,7 @@ def test_a_batch_has_every_field_of_the_contract() -> None:
         num_failed=4, num_truncated=2, input_tokens=10, cached_tokens=2, output_tokens=20, reasoning_tokens=6,
         request_metadata={"a": "b"}, model="m", priority="bulk", invalid_lines="skip", cost_picos=6_500_000,
     )  # fmt: skip
-    sent = as_sent(BatchObject.of(batch, Outlook(), currency="EUR"))
+    sent = as_sent(BatchObject.of(batch, Outlook(), name=None, currency="EUR"))
     typed = ClientBatch.model_validate(sent, strict=True)
     assert (typed.status, typed.object, typed.created_at, typed.failed_at) == ("failed", "batch", SECONDS, SECONDS)
     assert typed.completed_at is None
@@ -73,7 +73,9 @@ def test_a_batch_has_every_field_of_the_contract() -> None:
 
 
 def test_a_new_batch_has_no_errors_and_no_files() -> None:
-    typed = ClientBatch.model_validate(as_sent(BatchObject.of(a_batch(), Outlook(), currency="EUR")), strict=True)
+    typed = ClientBatch.model_validate(
+        as_sent(BatchObject.of(a_batch(), Outlook(), name=None, currency="EUR")), strict=True
+    )
     assert (typed.errors, typed.output_file_id, typed.error_file_id, typed.metadata) == (None, None, None, None)
     assert typed.status == "validating"
 
@@ -106,7 +108,7 @@ def test_a_batch_is_sent_in_the_order_of_the_contract_with_nulls() -> None:
         waits_for="w",
     )
     up = SECONDS + 1  # future times are rounded up
-    assert BatchObject.of(batch, outlook, currency="EUR").model_dump_json() == (
+    assert BatchObject.of(batch, outlook, name="papers", currency="EUR").model_dump_json() == (
         '{"id":"batch_1","object":"batch","endpoint":"/v1/completions","model":null,"errors":{"object":"list","data":'
         '[{"code":"empty_file","line":null,"param":null,"message":"ö"}],"num_unlisted":0},"input_file_id":"file_1",'
         '"completion_window":"24h","status":"failed","output_file_id":null,"error_file_id":null,'
@@ -114,7 +116,7 @@ def test_a_batch_is_sent_in_the_order_of_the_contract_with_nulls() -> None:
         f'"completed_at":null,"failed_at":{SECONDS},"expired_at":null,"cancelling_at":null,"cancelled_at":null,'
         '"request_counts":{"total":0,"completed":0,"failed":0,"truncated":0},"usage":{"input_tokens":0,"input_tokens_details":'
         '{"cached_tokens":0},"output_tokens":0,"output_tokens_details":{"reasoning_tokens":0},"total_tokens":0},'
-        '"metadata":{"z":"1","a":"ü"},"priority":"normal","invalid_lines":"fail",'
+        '"metadata":{"z":"1","a":"ü"},"name":"papers","priority":"normal","invalid_lines":"fail",'
         '"uncovered_lines":"wait","retry_of":null,"after":null,"filled_file_id":null,"cost_micros":0,"cost":"0.00","currency":"EUR",'
         f'"eta":{up},"eta_earliest":{up - 9},"eta_latest":{up + 9},"position":3,"running_lines":64,"waits_for":"w",'
         '"budget_warning":null}'
@@ -122,7 +124,7 @@ def test_a_batch_is_sent_in_the_order_of_the_contract_with_nulls() -> None:
 
 
 def test_a_batch_whose_prompts_were_filled_names_the_input_that_was_given_and_the_one_that_runs() -> None:
-    shown = BatchObject.of(a_batch(source_file_id="file_0"), Outlook(), currency="EUR")
+    shown = BatchObject.of(a_batch(source_file_id="file_0"), Outlook(), name=None, currency="EUR")
     assert (shown.input_file_id, shown.filled_file_id) == ("file_0", "file_1")
 
 

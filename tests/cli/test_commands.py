@@ -111,7 +111,7 @@ def test_a_batch_is_changed_and_says_what_was_decided_and_why_it_cannot_be_retri
 ) -> None:
     batch_id = server("batch", "create", batch_file).stdout.strip()
     changed = server("batch", "change", batch_id, "--priority", "bulk", "--window", "2h").stdout
-    assert changed.startswith("class bulk, to end by 20")
+    assert changed.startswith("in.jsonl: class bulk, to end by 20")
     shown = server("batch", "decisions", batch_id).stdout
     assert "Its owner changed it: class normal → bulk and window 24h → 2h." in shown
     with pytest.raises(InputError, match="Cannot retry a batch with status 'validating'"):

@@ -97,7 +97,7 @@ class Owner:
         with self.service.maker() as session:
             rows = lifecycle.list_batches(session, self.tenant.id, limit=100).data
             views = outlooks(session, rows)
-            batches = [BatchObject.of(row, views[row.id], currency="EUR") for row in rows]
+            batches = [BatchObject.of(row, views[row.id], name=row.name, currency="EUR") for row in rows]
         named = {_name_of(batch): batch for batch in batches}
         assert len(named) == len(batches), f"two batches do the same: {[_name_of(batch) for batch in batches]}"
         return named

@@ -1,11 +1,13 @@
-"""`/batches`: the list of batches, filtered by state, model and the start of an id."""
+"""`/batches`: the list of batches, filtered by state, model, name, metadata, day and cost."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import date
+from decimal import Decimal
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 from fastapi import Query, Request, Response
 from pydantic import Field
@@ -35,11 +37,31 @@ _UNCHANGED_SECONDS = 5.0
 class ListQuery(StrictModel):
     show: listing.Shown = listing.Shown.ALL
     model: Annotated[Storable, Field(max_length=200)] = ""
-    id: Annotated[Storable, Field(max_length=100)] = ""
+    find: Annotated[Storable, Field(max_length=600)] = ""
+    since: date | Literal[""] = ""
+    until: date | Literal[""] = ""
+    cost_from: Annotated[Decimal, Field(ge=0, lt=10**9)] | Literal[""] = ""
     before: ObjectId | None = None
 
+    @property
+    def is_filter(self) -> bool:
+        """Return whether it leaves batches out."""
+        return self != ListQuery(before=self.before)
+
     def wanted(self) -> BatchFilter:
-        return BatchFilter(shown=self.show, model=self.model or None, named=self.id or None, before=self.before)
+        return BatchFilter(
+            shown=self.show,
+            model=self.model or None,
+            found=self.find or None,
+            since=self.since or None,
+            until=self.until or None,
+            cost_from=None if self.cost_from == "" else self.cost_from,
+            before=self.before,
+        )
+
+    def older(self, last_id: str) -> dict[str, Any]:
+        """Return the query of the next page."""
+        return self.model_dump(mode="json", exclude={"before"}) | {"before": last_id}
 
 
 @router.get("/batches", name="showBatches")
@@ -63,7 +85,7 @@ def show(
         query=query,
         filters=listing.Shown,
         models=[model.name for model in list_models(session)],
-        more=rows[-1].id if has_more else None,
+        more=query.older(rows[-1].id) if has_more else None,
     )
 
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
+from datetime import date
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -90,8 +93,12 @@ def test_nobody_streams_what_is_another_tenants(
         (BatchFilter(shown=Shown.ENDED), ["b", "a"]),
         (BatchFilter(shown=Shown.FAILED), ["b", "a"]),
         (BatchFilter(model="m"), ["b"]),
-        (BatchFilter(named="a"), ["a"]),
-        (BatchFilter(named="%"), []),
+        (BatchFilter(found="a"), ["a"]),
+        (BatchFilter(found="%"), []),
+        (BatchFilter(found="BEST Papers"), ["c"]),
+        (BatchFilter(found="team=search"), ["b"]),
+        (BatchFilter(since=date(2026, 1, 2), until=date(2026, 1, 2)), ["b"]),
+        (BatchFilter(cost_from=Decimal("0.5")), ["a"]),
         (BatchFilter(before="b"), ["a"]),
     ],
 )
@@ -99,14 +106,18 @@ def test_lists_have_what_is_asked_for(
     wanted: BatchFilter, found: list[str], deployment: Any, browser: Browser, input_lines: Callable[..., bytes]
 ) -> None:
     ids = {name: submit(browser, input_lines(n + 1)) for n, name in enumerate("abc")}
-    changes = {"a": "state = 'failed'", "b": "state = 'completed', num_failed = 1, model = 'm'"}
+    changes = {
+        "a": "state = 'failed', cost_picos = 500000000000, created_at = '2026-01-01 12:00+0'",
+        "b": "state = 'completed', num_failed = 1, model = 'm', metadata = '{\"team\": \"search\"}',"
+        " created_at = '2026-01-02 12:00+0'",
+        "c": "name = 'The best papers'",
+    }
     with Session(deployment.engine) as session, session.begin():
         for name, change in changes.items():
             session.execute(text(f"UPDATE batch SET {change} WHERE id = :id"), {"id": ids[name]})
         tenant_id = find_batches(session, [ids["a"]])[0].tenant_id
-        named = ids.get(wanted.named, wanted.named) if wanted.named else None
         before = ids[wanted.before] if wanted.before else None
-        asked = BatchFilter(shown=wanted.shown, model=wanted.model, named=named, before=before)
+        asked = replace(wanted, found=ids.get(wanted.found or "", wanted.found), before=before)
         batches, has_more = listing.list_batches(session, tenant_id, asked)
         assert [batch.id for batch in batches] == [ids[name] for name in found]
         assert not has_more
