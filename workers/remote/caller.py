@@ -21,12 +21,14 @@ from workers.remote.exchange import Address, Patience, exchange, open_client
 from workers.remote.pace import Pace
 from workers.remote.reading import Expected
 from workers.remote.seats import Order, Seats
-from workers.remote.verdicts import Answered, Away, Busy, Counts, Refused, Spoilt, Verdict
+from workers.remote.verdicts import Answered, Away, Busy, Counts, Denied, Refused, Spoilt, Verdict
 
 log = logging.getLogger(__name__)
 
 MAX_ATTEMPTS = 4
-"""How often a line is asked that gets no usable answer."""
+"""How often a line is asked that gets no usable answer, or is denied one."""
+DENIED = "denied_by_engine"
+"""The code of a line that the server denies, as by 403, while it answers others."""
 MAX_BUSY = 10
 """How often a server that answers others may say to one line that it is busy, before that counts as an attempt."""
 MAX_COOL_DOWN_SECONDS = 900.0
@@ -85,6 +87,7 @@ class Caller:
         self._away: Away | None = None
         self._away_since = 0.0
         self._looking: asyncio.Task[None] | None = None
+        self._checking: asyncio.Task[bool] | None = None
         self._ticked_at = monotonic()
 
     def start(self) -> None:
@@ -140,7 +143,8 @@ class Caller:
         self._loop.call_later(_TICK_SECONDS, self._tick)
 
     async def _close(self) -> None:
-        tasks = [*self._tasks.values(), *([] if self._looking is None else [self._looking])]
+        others = (self._looking, self._checking)
+        tasks = [*self._tasks.values(), *(task for task in others if task is not None)]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -181,15 +185,25 @@ class Caller:
                 if self.away_reason is not None:
                     return Outcome(verdict=verdict, wasted=tuple(wasted))
                 continue
-            if not isinstance(verdict, Spoilt):
+            if isinstance(verdict, Denied) and not await self._is_sane():
+                continue
+            if not isinstance(verdict, Spoilt | Denied):
                 return Outcome(verdict=verdict, wasted=tuple(wasted))
             num_attempts += 1
-            wasted += [] if verdict.paid is None else [verdict.paid]
+            if isinstance(verdict, Spoilt) and verdict.paid is not None:
+                wasted.append(verdict.paid)
             if num_attempts >= MAX_ATTEMPTS:
-                is_sane = self._num_good > num_good_before or await self._is_sane()
-                away = Away(reason=f"{verdict.reason}; a check request gets no answer either")
-                return Outcome(verdict=verdict if is_sane else away, wasted=tuple(wasted))
+                end = await self._end_of(verdict, is_sane=self._num_good > num_good_before)
+                return Outcome(verdict=end, wasted=tuple(wasted))
             await asyncio.sleep(self._pause_seconds(num_attempts))
+
+    async def _end_of(self, verdict: Spoilt | Denied, *, is_sane: bool) -> Refused | Spoilt | Away:
+        """Return the end of a line after its last attempt: its own failure only if the server answers others."""
+        if isinstance(verdict, Denied):
+            return Refused(status_code=400, message=f"the engine denies this line: {verdict.reason}", code=DENIED)
+        if is_sane or await self._is_sane():
+            return verdict
+        return Away(reason=f"{verdict.reason}; a check request gets no answer either")
 
     async def _ask_in_turn(self, call: Call, *, deadline: float) -> Verdict:
         """Wait for a seat, ask once, and let the pace and the seats learn from the verdict."""
@@ -282,14 +296,30 @@ class Caller:
             if isinstance(verdict, Answered):
                 log.info("server is back, it was away reason=%s", self._away.reason)
                 self._away = None
-            elif isinstance(verdict, Away):
-                self._away = verdict
+            elif isinstance(verdict, Away | Denied):
+                self._away = Away(reason=verdict.reason)
 
     async def _is_sane(self) -> bool:
-        """Tell whether the server answers a check request, which says that a failing line is to blame."""
+        """Tell whether the server answers a check request, which says that a failing line is to blame.
+
+        Lines that fail at the same time share a request.
+        """
+        if self._away is not None:
+            return False
+        if self._checking is None:
+            self._checking = self._loop.create_task(self._check_now())
+            self._checking.add_done_callback(self._end_check)
+        return await asyncio.shield(self._checking)
+
+    def _end_check(self, _: asyncio.Task[bool]) -> None:
+        self._checking = None
+
+    async def _check_now(self) -> bool:
         verdict = await self._ask(self._check)
         if isinstance(verdict, Answered):
             return True
         reason = getattr(verdict, "reason", None) or getattr(verdict, "message", "")
-        self._note_away(Away(reason=f"a check request gets no answer: {reason}"))
+        self._note_away(
+            Away(reason=reason if isinstance(verdict, Denied) else f"a check request gets no answer: {reason}")
+        )
         return False

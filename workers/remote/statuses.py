@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from workers.remote.verdicts import Away, Busy, Refused, Spoilt, Verdict
+from workers.remote.verdicts import Busy, Denied, Refused, Spoilt, Verdict
 
 MAX_MESSAGE = 500
 """Characters of a server's message that a result quotes."""
@@ -48,10 +48,11 @@ def verdict_of_status(status: int, headers: Mapping[str, str], content: bytes, *
         )
     if 300 <= status < 400:
         to = headers.get("location", "nowhere")[:200]
-        return Away(reason=f"the server redirects ({status}) to {to}, which is not followed; give its own URL as --url")
+        reason = f"the server redirects ({status}) to {to}, which is not followed; give its own URL as --url"
+        return Denied(status=status, reason=reason)
     if status in _SETTINGS:
         advice = _ADVICE.get(status, "check --url")
-        return Away(reason=f"the server answers {status}: {said}; {advice}")
+        return Denied(status=status, reason=f"the server answers {status}: {said}; {advice}")
     return Spoilt(reason=f"the server answered {status}: {said}")
 
 

@@ -54,10 +54,18 @@ class Busy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Denied:
+    """A status by which a server denies every line, or this one alone: a check request tells."""
+
+    status: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Away:
     """The server answers no line as it is now: none is asked until it does."""
 
     reason: str
 
 
-Verdict = Answered | Refused | Spoilt | Busy | Away
+Verdict = Answered | Refused | Spoilt | Busy | Denied | Away

@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from workers.remote.statuses import error_message, retry_after, verdict_of_status
-from workers.remote.verdicts import Away, Busy, Refused, Spoilt
+from workers.remote.verdicts import Busy, Denied, Refused, Spoilt
 
 NOW = datetime(2026, 11, 28, 12, 0, tzinfo=UTC)
 
@@ -41,9 +41,9 @@ def test_other_refusals_keep_the_server_s_words() -> None:
 @pytest.mark.parametrize(
     ("status", "kind"),
     [
-        (401, Away),
-        (404, Away),
-        (307, Away),
+        (401, Denied),
+        (404, Denied),
+        (307, Denied),
         (429, Busy),
         (503, Busy),
         (529, Busy),

@@ -115,8 +115,21 @@ REFUSED = {"400": "refused_by_engine", "422": "refused_by_engine", "error-in-200
 UNCOUNTED = ["no-usage", "negative-usage", "huge-usage", "huge-prompt", "float-usage"]
 """The line is answered; the server's counts are not used."""
 AWAY = ["401", "404", "redirect"]
-"""The line is given back: no line would be answered."""
-LATER = ["429", "429-soon", "429-negative", "503", "busy-in-200", "html", "500", "cut", "dropped", "other-line", "nan"]
+"""The line is given back where the server denies its check request, too; otherwise it is refused."""
+LATER = [
+    "401",
+    "429",
+    "429-soon",
+    "429-negative",
+    "503",
+    "busy-in-200",
+    "html",
+    "500",
+    "cut",
+    "dropped",
+    "other-line",
+    "nan",
+]
 """The line is answered once the server behaves."""
 
 
@@ -160,6 +173,30 @@ def test_a_server_that_answers_no_line_fails_none(name: str, desk: Desk, server:
     assert desk.caller.away_reason is not None
     server.behaviours["check"] = server.behaviours["no-usage"]
     wait_until(lambda: desk.caller.away_reason is None)
+
+
+@pytest.mark.parametrize("name", AWAY)
+def test_a_line_that_is_denied_alone_is_refused_and_stops_no_other(name: str, desk: Desk, server: FakeServer) -> None:
+    line = f"misbehave {name}"
+    verdict = desk.verdict_of(line)
+    assert isinstance(verdict, Refused)
+    assert verdict.code == "denied_by_engine"
+    assert server.num_asked[line] == MAX_ATTEMPTS
+    assert server.num_asked["Say ok."] == MAX_ATTEMPTS
+    assert desk.caller._away is None
+
+
+def test_lines_that_are_denied_together_share_a_check_request(desk: Desk, server: FakeServer) -> None:
+    async def gather(request: Any) -> None:
+        while server.num_computing < 5 and server.num_asked[request.text] == 1:
+            await asyncio.sleep(0.01)
+        await server.behaviours["401"](request)
+
+    server.behaviours["gather"] = gather
+    desk.ask(*(f"misbehave gather 1 line {number}" for number in range(5)))
+    desk.wait(5)
+    assert all(isinstance(outcome.verdict, Answered) for outcome in desk.outcomes.values())
+    assert server.num_asked["Say ok."] < 5
 
 
 @pytest.mark.parametrize("name", LATER)
