@@ -1,4 +1,7 @@
-"""`tokenmill usage | quota`: usage, budgets and limits of the tenant of TOKENMILL_API_KEY on a running server."""
+"""`tokenmill usage | quota`: usage, budgets and limits of the tenant of TOKENMILL_API_KEY on a running server.
+
+`usage --wasted` is the operator's and asks the database.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,10 @@ import csv
 import json
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from decimal import Decimal
+from pathlib import Path
 from typing import Annotated, Any, Self
 
 import typer
@@ -16,6 +20,7 @@ import typer
 from cli.calls import Calls, server
 from cli.options import AsJson, Day
 from cli.table import print_table, when
+from cli.transactions import DataDirOption, admin_transaction
 from jobs.accounts.money import PICOS_A_UNIT, in_currency
 
 _PAGE = 1000
@@ -27,13 +32,21 @@ _GROUPS = {"day": ("day",), "model": ("model",), "key": ("key", "key_id"), "batc
 
 
 def usage(
+    *,
     by: Annotated[str, typer.Option(metavar="day,model,key,batch", help="What to group the sums by.")] = "day",
     since: Annotated[datetime | None, Day] = None,
     until: Annotated[datetime | None, Day] = None,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print comma-separated values with exact costs.")] = False,
     as_json: AsJson = False,
+    wasted: Annotated[
+        bool, typer.Option(help="For operators: tokens that servers were paid for in vain, by model. Asks Postgres.")
+    ] = False,
+    data_dir: DataDirOption = None,
 ) -> None:
     """Show tokens, cost and GPU-seconds by day, model, key and batch; by default of the last 30 days (UTC)."""
+    if wasted:
+        _show_wasted(as_json=as_json, data_dir=data_dir)
+        return
     query = {"group_by": by} | {
         name: f"{day:%Y-%m-%d}" for name, day in (("since", since), ("until", until)) if day is not None
     }
@@ -46,6 +59,19 @@ def usage(
         _print_csv(rows, currency=pages[0]["currency"])
     else:
         _print_table(rows, by=by, page=pages[0])
+
+
+def _show_wasted(*, as_json: bool, data_dir: Path | None) -> None:
+    from jobs.overview.spending import wasted_by_model
+
+    with admin_transaction(data_dir) as session:
+        rows = [asdict(one) for one in wasted_by_model(session)]
+    if as_json:
+        print(json.dumps(rows, indent=2))
+        return
+    numbers = ("input_tokens", "output_tokens")
+    shown = [(row["model"], *(_number(row[name]) for name in numbers)) for row in rows]
+    print_table(("model", *numbers), shown, numbers=numbers)
 
 
 def quota(as_json: AsJson = False) -> None:

@@ -24,7 +24,7 @@ from jobs.accounts.prices import Prices
 from jobs.chunks.chunk_ref import ChunkRef
 from jobs.chunks.lease_ends import leave, lock_batch_state
 from jobs.chunks.leases import LEASES
-from jobs.chunks.recording import COUNT, LineResult, Recorded, insert
+from jobs.chunks.recording import COUNT, NOTHING_WASTED, LineResult, Recorded, Wasted, insert
 from jobs.decisions import Kind
 from jobs.errors import TokenmillError
 from jobs.states import BatchState, ChunkState, Priority
@@ -97,15 +97,16 @@ def flush(
     covered: int = 0,
     covered_picos: int = 0,
     worker_microseconds: int = 0,
+    wasted: Wasted = NOTHING_WASTED,
     is_last: bool = False,
 ) -> FlushOutcome:
     """Extend the lease and store results, ledger entry, counters and budget, all in the caller's transaction.
 
     With `is_last` every line has its result, and the chunk is completed where its batch is wanted. `covered` and
     `covered_picos` are the cover of the lines that still run; the rest of the cover ends here. `worker_microseconds` is
-    the chunk's share of its worker's time since its last flush. When the outcome of a commit is unknown, repeat the
-    call unchanged, `flush_no` included: nothing is inserted, counted or billed twice. Other results need another
-    `flush_no`. Raises FencedOutError, and with `is_last` MissingResultsError.
+    the chunk's share of its worker's time since its last flush, `wasted` what was thrown away since then. When the
+    outcome of a commit is unknown, repeat the call unchanged, `flush_no` included: nothing is inserted, counted or
+    billed twice. Other results need another `flush_no`. Raises FencedOutError, and with `is_last` MissingResultsError.
     """
     _check_lines(claim, results)
     values = {**claim.guard, "lease": lease, "covered": covered, "covered_picos": covered_picos}
@@ -120,9 +121,11 @@ def flush(
         num_before=locked.num_results,
         prices=claim.prices,
     )
+    entry = _ledger_entry(claim, recorded, flush_no, wasted) | {"worker_microseconds": worker_microseconds}
     if recorded.num_results:
-        entry = _ledger_entry(claim, recorded, flush_no) | {"worker_microseconds": worker_microseconds}
         session.execute(_COUNT_AND_BILL, entry)
+    elif wasted:
+        session.execute(_NOTE_WASTED, entry)
     is_wanted = locked.state == BatchState.IN_PROGRESS
     uncovered = int(locked.uncovered)
     if is_last and is_wanted:
@@ -200,7 +203,7 @@ def _give_back(session: Session, claim: ClaimedChunk) -> None:
     leave(session, claim, ChunkState.READY if state is BatchState.IN_PROGRESS else ChunkState.WITHDRAWN)
 
 
-def _ledger_entry(claim: ClaimedChunk, recorded: Recorded, flush_no: int) -> dict[str, Any]:
+def _ledger_entry(claim: ClaimedChunk, recorded: Recorded, flush_no: int, wasted: Wasted) -> dict[str, Any]:
     return {
         "tenant_id": claim.tenant_id,
         "batch_id": claim.batch_id,
@@ -214,6 +217,8 @@ def _ledger_entry(claim: ClaimedChunk, recorded: Recorded, flush_no: int) -> dic
         "cached_input_price_picos": claim.prices.cached_input_picos,
         "output_price_picos": claim.prices.output_picos,
         "reading_price_picos": claim.prices.reading_picos,
+        "wasted_input_tokens": wasted.input_tokens,
+        "wasted_output_tokens": wasted.output_tokens,
     } | asdict(recorded)
 
 
@@ -252,14 +257,17 @@ _DONE_LINES = text("""
     WHERE batch_day = :day AND batch_id = :batch_id AND line_no >= :first AND line_no < :end
 """)
 
-_COUNT_AND_BILL = text(f"""
-    WITH counted AS ({COUNT})
+_ENTRY = """
     INSERT INTO ledger (tenant_id, batch_id, chunk_id, fence, flush_no, model, num_results, input_tokens,
         cached_tokens, output_tokens, cost_picos, priority, input_price_picos, cached_input_price_picos,
         output_price_picos, worker_microseconds, reading_microseconds, reading_price_picos,
-        num_truncated, reasoning_tokens)
+        num_truncated, reasoning_tokens, wasted_input_tokens, wasted_output_tokens)
     VALUES (:tenant_id, :batch_id, :chunk_id, :fence, :flush_no, :model, :num_results, :input_tokens,
         :cached_tokens, :output_tokens, :cost_picos, :priority, :input_price_picos, :cached_input_price_picos,
         :output_price_picos, :worker_microseconds, :reading_microseconds, :reading_price_picos,
-        :num_truncated, :reasoning_tokens)
-""")
+        :num_truncated, :reasoning_tokens, :wasted_input_tokens, :wasted_output_tokens)
+"""
+_COUNT_AND_BILL = text(f"WITH counted AS ({COUNT}) {_ENTRY}")
+
+# Without results, a repeated flush cannot be told by what it inserts: its key tells.
+_NOTE_WASTED = text(f"{_ENTRY} ON CONFLICT (chunk_id, fence, flush_no) DO NOTHING")

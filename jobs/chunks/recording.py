@@ -44,6 +44,25 @@ class LineResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Wasted:
+    """Tokens of a server's answers that were thrown away: paid by the operator, billed to nobody."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+
+    def __bool__(self) -> bool:
+        return bool(self.input_tokens or self.output_tokens)
+
+    def __add__(self, other: Wasted) -> Wasted:
+        return Wasted(
+            input_tokens=self.input_tokens + other.input_tokens, output_tokens=self.output_tokens + other.output_tokens
+        )
+
+
+NOTHING_WASTED = Wasted()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Recorded:
     """Results actually inserted, under the lock of their batch."""
 

@@ -1,4 +1,7 @@
-"""Usage of each tenant in the last days, from the points of plots: bounded, however long the ledger is."""
+"""Usage of each tenant in the last days, from the points of plots, and what servers were paid for in vain.
+
+Bounded, however long the ledger is: the entries with waste have an index of their own.
+"""
 
 from __future__ import annotations
 
@@ -35,6 +38,29 @@ def by_tenant(session: Session) -> Sequence[TenantSpending]:
         for row in session.execute(_BY_TENANT, {"seconds": DAY, "days": DAYS})
     ]
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelWaste:
+    """Tokens of a model's server that were paid for and thrown away."""
+
+    model: str
+    input_tokens: int
+    output_tokens: int
+
+
+def wasted_by_model(session: Session) -> Sequence[ModelWaste]:
+    """Return the models of whose servers answers were thrown away in the last DAYS days, highest waste first."""
+    return [
+        ModelWaste(model=row.model, input_tokens=int(row.input_tokens), output_tokens=int(row.output_tokens))
+        for row in session.execute(_WASTED, {"days": DAYS})
+    ]
+
+
+_WASTED = text("""
+    SELECT model, sum(wasted_input_tokens) AS input_tokens, sum(wasted_output_tokens) AS output_tokens FROM ledger
+    WHERE (wasted_input_tokens > 0 OR wasted_output_tokens > 0) AND created_at > now() - make_interval(days => :days)
+    GROUP BY model ORDER BY sum(wasted_input_tokens + wasted_output_tokens) DESC, model
+""")
 
 _BY_TENANT = text("""
     SELECT tenant.name,

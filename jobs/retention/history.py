@@ -122,6 +122,8 @@ _ROLL_UP = text(f"""
             CAST(sum(reading_microseconds) AS bigint) AS reading_microseconds,
             CAST(sum(num_truncated) AS bigint) AS num_truncated,
             CAST(sum(reasoning_tokens) AS bigint) AS reasoning_tokens,
+            CAST(sum(wasted_input_tokens) AS bigint) AS wasted_input_tokens,
+            CAST(sum(wasted_output_tokens) AS bigint) AS wasted_output_tokens,
             count(*) AS num_gone
         FROM gone GROUP BY first_id
     ), summed AS (
@@ -134,7 +136,9 @@ _ROLL_UP = text(f"""
             worker_microseconds = ledger.worker_microseconds + added.worker_microseconds,
             reading_microseconds = ledger.reading_microseconds + added.reading_microseconds,
             num_truncated = ledger.num_truncated + added.num_truncated,
-            reasoning_tokens = ledger.reasoning_tokens + added.reasoning_tokens
+            reasoning_tokens = ledger.reasoning_tokens + added.reasoning_tokens,
+            wasted_input_tokens = ledger.wasted_input_tokens + added.wasted_input_tokens,
+            wasted_output_tokens = ledger.wasted_output_tokens + added.wasted_output_tokens
         FROM added WHERE ledger.id = added.first_id RETURNING added.num_gone
     )
     SELECT coalesce(sum(num_gone), 0) FROM summed

@@ -131,6 +131,11 @@ class Ledger(Base):
         UniqueConstraint("chunk_id", "fence", "flush_no"),
         Index(None, "batch_id"),
         Index(None, "tenant_id", "created_at"),
+        Index(
+            "ledger_wasted_idx",
+            "created_at",
+            postgresql_where=text("wasted_input_tokens > 0 OR wasted_output_tokens > 0"),
+        ),
     )
 
     id: Mapped[int] = mapped_column(Identity(), primary_key=True)
@@ -157,3 +162,6 @@ class Ledger(Base):
     reading_microseconds: Mapped[int] = mapped_column(server_default="0")  # document reading time
     reading_price_picos: Mapped[int] = mapped_column(server_default="0")  # per microsecond of it
     reasoning_tokens: Mapped[int] = mapped_column(server_default="0")  # tokens of thoughts among the output's
+    # Tokens of a server's answers that were thrown away: paid by the operator, billed to nobody.
+    wasted_input_tokens: Mapped[int] = mapped_column(server_default="0")
+    wasted_output_tokens: Mapped[int] = mapped_column(server_default="0")

@@ -94,6 +94,8 @@ CREATE TABLE ledger (
     reading_microseconds bigint DEFAULT '0' NOT NULL,
     reading_price_picos bigint DEFAULT '0' NOT NULL,
     reasoning_tokens bigint DEFAULT '0' NOT NULL,
+    wasted_input_tokens bigint DEFAULT '0' NOT NULL,
+    wasted_output_tokens bigint DEFAULT '0' NOT NULL,
     CONSTRAINT ledger_pkey PRIMARY KEY (id),
     CONSTRAINT ledger_chunk_id_fence_flush_no_key UNIQUE (chunk_id, fence, flush_no),
     CONSTRAINT ledger_tenant_id_fkey FOREIGN KEY(tenant_id) REFERENCES tenant (id),
@@ -101,3 +103,4 @@ CREATE TABLE ledger (
 );
 CREATE INDEX ledger_batch_id_idx ON ledger (batch_id);
 CREATE INDEX ledger_tenant_id_created_at_idx ON ledger (tenant_id, created_at);
+CREATE INDEX ledger_wasted_idx ON ledger (created_at) WHERE wasted_input_tokens > 0 OR wasted_output_tokens > 0;

@@ -69,3 +69,7 @@ CREATE TABLE extraction_document (
         ON DELETE CASCADE
 );
 ALTER TABLE batch ADD COLUMN name text;
+
+ALTER TABLE ledger ADD COLUMN wasted_input_tokens bigint DEFAULT '0' NOT NULL,
+    ADD COLUMN wasted_output_tokens bigint DEFAULT '0' NOT NULL;
+CREATE INDEX ledger_wasted_idx ON ledger (created_at) WHERE wasted_input_tokens > 0 OR wasted_output_tokens > 0;

@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 from jobs.chunks import leasing
 from jobs.chunks.fleet import RunningLines
 from jobs.chunks.leasing import ClaimedChunk
-from jobs.chunks.recording import LineResult
+from jobs.chunks.recording import NOTHING_WASTED, LineResult, Wasted
 from jobs.decisions import Kind
 from jobs.lines.reading import RawLine
 from workers.chunks.line_results import FailureMaker
@@ -181,6 +181,15 @@ class ChunkLines(ABC, Generic[L]):
     def pop_microseconds(self) -> int:
         """Return the chunk's share of the worker's time since the last call."""
         return 0
+
+    def pop_wasted(self) -> Wasted:
+        """Return what was thrown away of a server's answers since the last call, for the operator to read."""
+        return NOTHING_WASTED
+
+    @property
+    def has_wasted(self) -> bool:
+        """Tell whether anything was thrown away since then."""
+        return False
 
     def pop_decisions(self, *, is_last: bool) -> Mapping[Kind, int]:
         """Return counts of the decisions on lines since the last call, for their batch's owner to read."""

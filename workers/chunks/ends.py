@@ -125,10 +125,10 @@ class ChunkEnds:
         raise Abandoned(reason)
 
     def _write_finished(self) -> None:
-        """Write the held results and those of ended lines: they were computed, and are billed."""
+        """Write the held results and those of ended lines: they were computed, and are billed. Also what was wasted."""
         for ended in self._submitted.ended():
             self._results.finish(ended)
             if self._results.are_large:
                 self._results.write()
-        if self._results:
+        if self._results or self._lines.has_wasted:
             self._results.write()

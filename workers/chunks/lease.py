@@ -17,7 +17,7 @@ from jobs.accounts.covers import Covered
 from jobs.accounts.money import PICOS_A_UNIT
 from jobs.chunks import covering, leasing
 from jobs.chunks.leasing import ClaimedChunk, FlushOutcome
-from jobs.chunks.recording import LineResult
+from jobs.chunks.recording import NOTHING_WASTED, LineResult, Wasted
 from jobs.database import transaction
 from jobs.decisions import Kind
 from jobs.errors import FencedOutError, ServiceError
@@ -93,6 +93,7 @@ class ChunkLease:
         most_picos: int,
         is_last: bool,
         worker_microseconds: int = 0,
+        wasted: Wasted = NOTHING_WASTED,
         decided: Mapping[Kind, int] | None = None,
     ) -> None:
         """Store results, their worker time and the decisions about them; this also extends the lease.
@@ -114,6 +115,7 @@ class ChunkLease:
                 covered=covered,
                 covered_picos=covered_picos,
                 worker_microseconds=worker_microseconds,
+                wasted=wasted,
                 is_last=is_last,
             )
             for kind, num in sorted((decided or {}).items()):  # in a fixed order, as each locks a row

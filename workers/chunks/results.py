@@ -129,6 +129,7 @@ class ChunkResults(Generic[L]):
             most_picos=self._chunk.submitted.most_picos,
             is_last=is_last,
             worker_microseconds=self._chunk.lines.pop_microseconds(),
+            wasted=self._chunk.lines.pop_wasted(),
             decided=self._chunk.lines.pop_decisions(is_last=is_last),
         )
         self._chunk.lines.leave([result.line_no for result in self._unwritten])

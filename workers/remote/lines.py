@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from jobs.chunks.leasing import ClaimedChunk
-from jobs.chunks.recording import LineResult
+from jobs.chunks.recording import NOTHING_WASTED, LineResult, Wasted
 from jobs.errors import ServiceError
 from jobs.lines.bodies import CHAT_ENDPOINT, ChatRequest, parse_body
 from jobs.lines.body_checks import BodyError
@@ -32,7 +32,7 @@ from workers.remote.reading import Expected
 from workers.remote.requests import Request, require_needs
 from workers.remote.requests import body_of as request_body
 from workers.remote.sizes import Size, Sizes
-from workers.remote.verdicts import Answered, Away, Refused, Spoilt
+from workers.remote.verdicts import Answered, Away, Counts, Refused, Spoilt
 
 PREFIX_CHARACTERS = 512
 """Characters of a prompt by which lines are put next to each other."""
@@ -99,6 +99,7 @@ class RemoteLines(ChunkLines[RemoteLine]):
         self._number = number
         self._keys: dict[int, object] = {}  # calls of unfinished lines, by line_no
         self._time = ChunkTime()
+        self._wasted = NOTHING_WASTED
         self._created = int(time.time())
         self._is_chat = claim.endpoint == CHAT_ENDPOINT
 
@@ -200,6 +201,7 @@ class RemoteLines(ChunkLines[RemoteLine]):
 
     def _made(self, line: RemoteLine, outcome: Outcome) -> LineResult | Unanswered:
         verdict = outcome.verdict
+        self._wasted = sum(map(_wasted, outcome.wasted), start=self._wasted)
         match verdict:
             case Answered():
                 return self._answer(line, verdict)
@@ -242,6 +244,18 @@ class RemoteLines(ChunkLines[RemoteLine]):
 
     def pop_microseconds(self) -> int:
         return self._parts.worker_time.take(self._time)
+
+    def pop_wasted(self) -> Wasted:
+        wasted, self._wasted = self._wasted, NOTHING_WASTED
+        return wasted
+
+    @property
+    def has_wasted(self) -> bool:
+        return bool(self._wasted)
+
+
+def _wasted(counts: Counts) -> Wasted:
+    return Wasted(input_tokens=counts.prompt_tokens, output_tokens=counts.completion_tokens)
 
 
 def _num_prompts(request: Request) -> int:

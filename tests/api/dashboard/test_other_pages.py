@@ -11,6 +11,8 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from jobs.chunks.fleet import heartbeat, register, stop
+from jobs.overview import spending
+from jobs.overview.spending import ModelWaste
 from tests.api.browser import Browser
 
 Browse = Callable[[str | None], Browser]
@@ -106,6 +108,16 @@ def test_usage_is_that_of_the_days_that_are_asked_for(browse: Browse, deployment
     assert (page.status_code, "2026-01-01 to 2026-01-31" in page.text) == (200, True)
     wrong = browser.get("/usage?by=model&since=2026-02-01&until=2026-01-31")
     assert (wrong.status_code, "not after" in wrong.text) == (400, True)
+
+
+def test_only_an_operator_sees_what_servers_were_paid_for_in_vain(
+    browse: Browse, deployment: Any, operator_key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waste = ModelWaste(model="org/elsewhere", input_tokens=1234, output_tokens=56)
+    monkeypatch.setattr(spending, "wasted_by_model", lambda _: [waste])
+    of_all, own = (browse(key).get("/usage").text for key in (operator_key, deployment.new_key()))
+    assert ("org/elsewhere" in of_all, "1,234" in of_all) == (True, True)
+    assert "org/elsewhere" not in own
 
 
 def test_a_page_without_its_database_says_so(serve: Callable[..., str]) -> None:

@@ -19,11 +19,12 @@ from jobs.audit.audit import audit
 from jobs.batches.lost_leases import Reaped
 from jobs.chunks import leasing
 from jobs.chunks.leasing import ClaimedChunk
-from jobs.chunks.recording import LineResult
+from jobs.chunks.recording import LineResult, Wasted
 from jobs.errors import FencedOutError
+from jobs.overview.spending import wasted_by_model
 from jobs.served_models import MAX_PRICE_PICOS, set_prices
 from jobs.storage import Storage
-from jobs.tables import Ledger, Result, Tenant
+from jobs.tables import Batch, Ledger, Result, Tenant
 from tests.jobs.chunks.builders import (
     LEASE,
     Run,
@@ -167,6 +168,27 @@ def test_a_price_of_a_class_is_a_whole_number_of_micro_units(session: Session, r
     batch = run(4, priority="bulk")
     set_prices(session, "m", input_price_picos=3, output_price_picos=1, bulk_price_percent=50)
     assert claim_first(session, batch).prices == Prices(input_picos=2, output_picos=1)
+
+
+def test_waste_is_noted_once_beside_the_bill(
+    session: Session, maker: sessionmaker[Session], run: Run
+) -> None:
+    claim = claim_first(session, run(4))
+    for _ in range(2):
+        leasing.flush(session, claim, answers(claim, [0]), flush_no=0, lease=LEASE, wasted=Wasted(input_tokens=7))
+        session.commit()
+    for _ in range(2):
+        leasing.flush(session, claim, [], flush_no=1, lease=LEASE, wasted=Wasted(input_tokens=1, output_tokens=9))
+        session.commit()
+    entries = session.scalars(select(Ledger).order_by(Ledger.id)).all()
+    assert [(each.num_results, each.wasted_input_tokens, each.wasted_output_tokens) for each in entries] == [
+        (1, 7, 0),
+        (0, 1, 9),
+    ]
+    assert totals(session, session.get_one(Batch, claim.batch_id)) == expected(1, tokens=8)
+    [wasted] = wasted_by_model(session)
+    assert (wasted.model, wasted.input_tokens, wasted.output_tokens) == (claim.model, 8, 9)
+    assert messages(maker) == []
 
 
 def test_a_rolled_back_flush_leaves_nothing(session: Session, run: Run) -> None:

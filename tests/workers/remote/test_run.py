@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 from openai.types.chat import ChatCompletion
+from typer.testing import CliRunner
 
+from cli.app import app
 from jobs.batches import lifecycle
 from jobs.lines.bodies import COMPLETION_ENDPOINT
 from jobs.tables import Tenant
@@ -86,6 +88,31 @@ def test_what_the_server_says_beside_the_answer_is_passed_on(
     assert body["choices"][0]["message"]["reasoning_content"] == "Hm."
     assert body["usage"]["completion_tokens_details"] == {"reasoning_tokens": 1}
     assert body["system_fingerprint"] == "fp"
+
+
+def test_what_was_paid_for_in_vain_stands_beside_the_bill(
+    post: Post,
+    submit_valid: SubmitLines,
+    line: MakeLine,
+    database_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    submit_valid([line(0), line(1, messages=[{"role": "user", "content": "misbehave other-model 2"}])])
+    assert post.run_next()
+    assert post.billed() == (14, 4)
+    assert post.rows("SELECT sum(wasted_input_tokens)::int, sum(wasted_output_tokens)::int FROM ledger") == [(14, 4)]
+    monkeypatch.setenv("TOKENMILL_DATABASE_URL", database_url)
+    shown = CliRunner().invoke(app, ["usage", "--wasted"], catch_exceptions=False)
+    assert shown.stdout.splitlines()[1].split() == ["demo", "14", "4"]
+
+
+def test_what_was_paid_for_lines_that_are_given_back_is_kept(
+    post: Post, server: FakeServer, submit_valid: SubmitLines, line: MakeLine
+) -> None:
+    submit_valid([line(0)])
+    server.default = "misnumbered"
+    assert not post.run_next()
+    assert post.rows("SELECT num_results::int, wasted_output_tokens::int FROM ledger") == [(0, 8)]
 
 
 def test_a_need_that_the_engine_does_not_meet_is_refused_by_name(
