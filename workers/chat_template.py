@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import functools
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Protocol
 
 from engine.thoughts import Thoughts
@@ -57,6 +58,8 @@ class ChatPrompt:
     """The thoughts of its answers; None if they have none, or no marks of them."""
     forbidden_token_ids: tuple[int, ...] = ()
     """Tokens that would begin thoughts, where there shall be none and the prompt does not exclude them."""
+    is_forged: Callable[[], bool]
+    """Whether a reader of the prompt's text alone would take marks in users' texts for special tokens."""
 
 
 class ChatTemplate:
@@ -99,7 +102,12 @@ class ChatTemplate:
             rendered = self._with_past_calls(talk, source) if has_calls(messages) else self._rendered(talk, source)
             rendered, thoughts, forbidden = source.ended(rendered, use)
         token_ids = source.texts.encode(rendered, check)
-        return ChatPrompt(token_ids=token_ids, thoughts=thoughts, forbidden_token_ids=forbidden)
+        return ChatPrompt(
+            token_ids=token_ids,
+            thoughts=thoughts,
+            forbidden_token_ids=forbidden,
+            is_forged=partial(source.texts.forged, rendered, token_ids),
+        )
 
     def _with_past_calls(self, talk: _Talk, source: _Source) -> str:
         """Return a conversation in the first history form in which the template shows all calls."""

@@ -77,6 +77,12 @@ class UserTexts:
         is_assistants = name == "content" and message["role"] == "assistant"
         return _mapped(message[name], (self._of_assistants if is_assistants else self._of_others).broken)
 
+    def forged(self, rendered: str, token_ids: Sequence[int]) -> bool:
+        """Tell whether a reader of the prompt's text alone would take marks in its texts for special tokens."""
+        if _BREAK not in rendered and not _BREAKS.search(rendered):
+            return False
+        return self._encoder.encode(_BREAKS.sub("", rendered), add_special_tokens=False) != list(token_ids)
+
     def encode(self, rendered: str, check: Check) -> list[int]:
         """Return the tokens of a rendered prompt. Raise BodyError if the tokenizer cannot read marks as text."""
         pieces = _BREAKS.split(rendered)

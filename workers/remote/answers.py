@@ -85,12 +85,20 @@ def body_of(
         "object": "chat.completion" if is_chat else "text_completion",
         "created": created,
         "model": model,
-        "choices": answer.body["choices"],
+        "choices": list(map(_with_message, answer.body["choices"])) if is_chat else answer.body["choices"],
         "usage": _shown_usage(answer, billed),
         **given,
         "engine": engine.wire(),
         **({} if context is None else {"context": context}),
     }
+
+
+def _with_message(choice: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a conversation's choice; the answer to a prompt of token ids has a text instead of a message."""
+    if "message" in choice:
+        return choice
+    kept = {name: choice[name] for name in ("index", "finish_reason", "stop_reason") if name in choice}
+    return kept | {"logprobs": None, "message": {"role": "assistant", "content": choice["text"]}}
 
 
 def _shown_usage(answer: Answered, billed: Billed) -> dict[str, Any]:

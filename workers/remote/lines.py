@@ -29,9 +29,9 @@ from workers.remote.answers import Billed, Engine, billed, body_of
 from workers.remote.caller import Call, Caller, Outcome
 from workers.remote.identity import Identity
 from workers.remote.reading import Expected
-from workers.remote.requests import Request, require_needs
 from workers.remote.requests import body_of as request_body
-from workers.remote.sizes import Size, Sizes
+from workers.remote.requests import require_honest, require_needs, tokens_of
+from workers.remote.sizes import Request, Size, Sizes
 from workers.remote.verdicts import Answered, Away, Counts, Refused, Spoilt
 
 PREFIX_CHARACTERS = 512
@@ -58,6 +58,11 @@ class RemoteLine:
     num_choices: int
     has_logprobs: bool
     context: Mapping[str, Any] | None = None
+
+    @property
+    def is_chat(self) -> bool:
+        """Tell whether it is sent as a conversation; one of token ids is not."""
+        return "messages" in self.body
 
     @property
     def num_prompt_tokens(self) -> int:
@@ -115,12 +120,16 @@ class RemoteLines(ChunkLines[RemoteLine]):
         request = parse_body(claim.endpoint, line.body)
         require_needs(request, parts.meets, engine=parts.engine.kind)
         size = parts.sizes.of(request, is_wanted=is_wanted, room=room)
+        tokens = tokens_of(request, size, parts.meets)
+        if tokens is None:
+            require_honest(request, size)
         body = request_body(
             request,
             parts.identity.dialect,
             model=parts.identity.model,
             seed=self._seed(request, raw.line_no),
             max_tokens=_token_limit(request, size),
+            tokens=tokens,
         )
         return RemoteLine(
             line_no=line.line_no,
@@ -158,10 +167,10 @@ class RemoteLines(ChunkLines[RemoteLine]):
     def _call(self, line: RemoteLine) -> Call:
         priority = ENGINE_PRIORITY[Priority(self.claim.priority)]
         return Call(
-            path="chat/completions" if self._is_chat else "completions",
+            path="chat/completions" if line.is_chat else "completions",
             body=line.body,
             expected=Expected(
-                is_chat=self._is_chat,
+                is_chat=line.is_chat,
                 num_choices=line.num_choices,
                 has_logprobs=line.has_logprobs,
                 answers_as=self._parts.answers_as,

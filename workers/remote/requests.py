@@ -17,8 +17,7 @@ from jobs.lines.body_tools import Choice, ToolUse
 from jobs.lines.needs import Need, needs_of
 from jobs.lines.sampling import Sampling
 from workers.remote.dialects import Dialect
-
-Request = ChatRequest | CompletionRequest
+from workers.remote.sizes import Request, Size
 
 _LISTS = frozenset({"stop", "bad_words", "stop_token_ids", "allowed_token_ids"})
 
@@ -34,12 +33,46 @@ def require_needs(request: Request, met: Need, *, engine: str) -> None:
         raise BodyError(missing[0], message, code="unsupported_parameter")
 
 
-def body_of(
-    request: Request, dialect: Dialect, *, model: str, seed: int | None, max_tokens: int | None
-) -> dict[str, Any]:
-    """Return the body to send; `seed` and `max_tokens` are sent unless None."""
-    body: dict[str, Any] = {"model": model, "stream": False, **dialect.neutral}
+def tokens_of(request: Request, size: Size, met: Need) -> Sequence[Sequence[int]] | None:
+    """Return the prompts that are sent as token ids, so that the server computes what was counted; None: as text.
+
+    A conversation is sent so unless its answer must be read by the server: calls, thoughts, structure, scores.
+    """
+    if size.prompts is None or Need.TOKEN_PROMPTS not in met:
+        return None
     if isinstance(request, ChatRequest):
+        sampling = request.sampling
+        is_plain = request.tool_use is None and request.structure is None and not size.has_thoughts
+        return size.prompts if is_plain and sampling.logprobs is None and sampling.prompt_logprobs is None else None
+    return None if request.echo else size.prompts
+
+
+def require_honest(request: Request, size: Size) -> None:
+    """Raise BodyError for a conversation sent as text in which the server would read special tokens of a user's."""
+    if isinstance(request, ChatRequest) and size.is_forged():
+        message = (
+            "messages hold a special token of this model, which the engine that serves it would not read as text; "
+            "leave it out"
+        )
+        raise BodyError("messages", message, code="unsupported_parameter")
+
+
+def body_of(
+    request: Request,
+    dialect: Dialect,
+    *,
+    model: str,
+    seed: int | None,
+    max_tokens: int | None,
+    tokens: Sequence[Sequence[int]] | None = None,
+) -> dict[str, Any]:
+    """Return the body to send; `seed` and `max_tokens` are sent unless None, `tokens` in place of texts."""
+    body: dict[str, Any] = {"model": model, "stream": False, **dialect.neutral}
+    if tokens is not None:
+        body |= {"prompt": _prompt([list(prompt) for prompt in tokens])}
+        if isinstance(request, CompletionRequest) and request.sampling.logprobs is not None:
+            body |= {"logprobs": request.sampling.logprobs}
+    elif isinstance(request, ChatRequest):
         body |= {"messages": [dict(message) for message in request.messages]}
         body |= {} if request.tool_use is None else _tools(request.tool_use)
         body |= _chat_logprobs(request.sampling)
@@ -53,11 +86,11 @@ def body_of(
     if seed is not None:
         body["seed"] = seed
     if max_tokens is not None:
-        body[dialect.token_limit if isinstance(request, ChatRequest) else "max_tokens"] = max_tokens
+        body[dialect.token_limit if "messages" in body else "max_tokens"] = max_tokens
     return body
 
 
-def _prompt(prompts: Sequence[str | tuple[int, ...]]) -> Any:
+def _prompt(prompts: Sequence[str | Sequence[int]]) -> Any:
     """Return one prompt as itself: some servers take no lists."""
     return prompts[0] if len(prompts) == 1 else list(prompts)
 

@@ -11,10 +11,9 @@ from typing import Any, Protocol
 
 import orjson
 
-from jobs.lines.bodies import ChatRequest
-from workers.chat_template import ChatTemplate, for_template
+from jobs.lines.bodies import ChatRequest, CompletionRequest
+from workers.chat_template import ChatPrompt, ChatTemplate, for_template
 from workers.prompt_lengths import PromptLengths, Unwanted
-from workers.remote.requests import Request
 from workers.text_encoder import TextEncoder
 
 TEMPLATE_TOKENS = 512
@@ -24,7 +23,13 @@ and with tools 160, gpt-oss 75 (their templates, November 2026)."""
 SPECIAL_TOKENS = 8
 """What a tokenizer may add around a text."""
 
+Request = ChatRequest | CompletionRequest
+
 Room = Callable[[], AbstractContextManager[None]]
+
+
+def _never() -> bool:
+    return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +41,10 @@ class Size:
     most_output_tokens: int
     prompts: tuple[array[int], ...] | None = None
     """None without a tokenizer."""
+    has_thoughts: bool = False
+    """Whether its answer may begin with thoughts, as far as a chat template tells."""
+    is_forged: Callable[[], bool] = _never
+    """Whether a server that reads its messages as text takes special tokens in them for those of the template."""
 
     @property
     def is_exact(self) -> bool:
@@ -90,8 +99,13 @@ class TokenSizes:
     def of(self, request: Request, *, is_wanted: Callable[[], bool], room: Room) -> Size:
         param = "messages" if isinstance(request, ChatRequest) else "prompt"
         check = partial(self._lengths.check_text, param=param, is_wanted=is_wanted)
+        chat: ChatPrompt | None = None
         with room():
-            prompts = self._prompts(request, check)
+            if isinstance(request, ChatRequest):
+                chat = self._chat_prompt(request, check)
+                prompts: tuple[array[int], ...] = (_packed(chat.token_ids),)
+            else:
+                prompts = tuple(self._encoded(prompt, check) for prompt in request.prompts)
         max_tokens = request.sampling.max_tokens
         self._lengths.check(prompts, max_tokens, param=param)
         most = (self._max_model_len - len(prompt) if max_tokens is None else max_tokens for prompt in prompts)
@@ -99,14 +113,13 @@ class TokenSizes:
             num_prompt_tokens=sum(map(len, prompts)),
             most_output_tokens=request.sampling.n * sum(most),
             prompts=prompts,
+            has_thoughts=chat is not None and chat.thoughts is not None,
+            is_forged=_never if chat is None else chat.is_forged,
         )
 
-    def _prompts(self, request: Request, check: Callable[[str], None]) -> tuple[array[int], ...]:
-        if isinstance(request, ChatRequest):
-            tools = None if request.tool_use is None else for_template(request.tool_use.offered)
-            prompt = self._template.prompt(request.messages, tools, use=request.template, check=check)
-            return (_packed(prompt.token_ids),)
-        return tuple(self._encoded(prompt, check) for prompt in request.prompts)
+    def _chat_prompt(self, request: ChatRequest, check: Callable[[str], None]) -> ChatPrompt:
+        tools = None if request.tool_use is None else for_template(request.tool_use.offered)
+        return self._template.prompt(request.messages, tools, use=request.template, check=check)
 
     def _encoded(self, prompt: str | Sequence[int], check: Callable[[str], None]) -> array[int]:
         if not isinstance(prompt, str):
