@@ -1,7 +1,7 @@
 """Asks one server for the answers of lines: seats, the one loop that asks again, cool-downs, looks at a server away.
 
-A line that gets no usable answer is asked again and then fails alone, but only if the server answers others: a failure
-of the server itself is never a line's.
+A line that gets no usable answer is asked again and then fails alone, but only if the server answers a check request
+each time: a failure of the server itself is never a line's.
 """
 
 from __future__ import annotations
@@ -19,14 +19,16 @@ import httpx
 
 from workers.remote.exchange import Address, Patience, exchange, open_client
 from workers.remote.pace import Pace
-from workers.remote.reading import Expected
+from workers.remote.reading import Awaited
 from workers.remote.seats import Order, Seats
 from workers.remote.verdicts import Answered, Away, Busy, Counts, Denied, Refused, Spoilt, Verdict
 
 log = logging.getLogger(__name__)
 
 MAX_ATTEMPTS = 4
-"""How often a line is asked that gets no usable answer, or is denied one."""
+"""How often a line is asked that gets no usable answer, or is denied one, while the server answers a check request."""
+MAX_LOSSES = 10
+"""How often it is asked that the server fails with a check request, too, before it is given back."""
 DENIED = "denied_by_engine"
 """The code of a line that the server denies, as by 403, while it answers others."""
 MAX_BUSY = 10
@@ -44,7 +46,7 @@ class Call:
 
     path: str
     body: dict[str, Any]
-    expected: Expected
+    expected: Awaited
     order: Order
     seconds_left: float
     """Until the deadline of the line, when it is submitted."""
@@ -172,7 +174,7 @@ class Caller:
         """Ask until there is an end: the only loop that asks again."""
         deadline = self._monotonic() + call.seconds_left
         wasted: list[Counts] = []
-        num_attempts = num_busy = 0
+        num_attempts = num_losses = num_busy = 0
         num_good_before = self._num_good
         while True:
             verdict = await self._ask_in_turn(call, deadline=deadline)
@@ -181,29 +183,21 @@ class Caller:
                 if num_busy < MAX_BUSY or self._num_good == num_good_before:
                     continue
                 verdict, num_busy = Spoilt(reason=verdict.reason), 0
+            if isinstance(verdict, Spoilt) and verdict.paid is not None:
+                wasted.append(verdict.paid)
             if isinstance(verdict, Away):
                 if self.away_reason is not None:
                     return Outcome(verdict=verdict, wasted=tuple(wasted))
-                continue
-            if isinstance(verdict, Denied) and not await self._is_sane():
-                continue
-            if not isinstance(verdict, Spoilt | Denied):
+            elif not isinstance(verdict, Spoilt | Denied):
                 return Outcome(verdict=verdict, wasted=tuple(wasted))
-            num_attempts += 1
-            if isinstance(verdict, Spoilt) and verdict.paid is not None:
-                wasted.append(verdict.paid)
-            if num_attempts >= MAX_ATTEMPTS:
-                end = await self._end_of(verdict, is_sane=self._num_good > num_good_before)
-                return Outcome(verdict=end, wasted=tuple(wasted))
-            await asyncio.sleep(self._pause_seconds(num_attempts))
-
-    async def _end_of(self, verdict: Spoilt | Denied, *, is_sane: bool) -> Refused | Spoilt | Away:
-        """Return the end of a line after its last attempt: its own failure only if the server answers others."""
-        if isinstance(verdict, Denied):
-            return Refused(status_code=400, message=f"the engine denies this line: {verdict.reason}", code=DENIED)
-        if is_sane or await self._is_sane():
-            return verdict
-        return Away(reason=f"{verdict.reason}; a check request gets no answer either")
+            elif not await self._is_sane():  # it is the server's fault, and no attempt of the line's
+                num_losses += 1
+                if num_losses >= MAX_LOSSES:
+                    return Outcome(verdict=Away(reason=verdict.reason), wasted=tuple(wasted))
+            elif (num_attempts := num_attempts + 1) >= MAX_ATTEMPTS:
+                return Outcome(verdict=_end_of(verdict), wasted=tuple(wasted))
+            else:
+                await asyncio.sleep(self._pause_seconds(num_attempts))
 
     async def _ask_in_turn(self, call: Call, *, deadline: float) -> Verdict:
         """Wait for a seat, ask once, and let the pace and the seats learn from the verdict."""
@@ -318,8 +312,19 @@ class Caller:
         verdict = await self._ask(self._check)
         if isinstance(verdict, Answered):
             return True
+        if isinstance(verdict, Busy):
+            now = self._monotonic()
+            self._learn(verdict, began_at=now, is_full=False, deadline=now + self._check.seconds_left)
+            return False
         reason = getattr(verdict, "reason", None) or getattr(verdict, "message", "")
         self._note_away(
             Away(reason=reason if isinstance(verdict, Denied) else f"a check request gets no answer: {reason}")
         )
         return False
+
+
+def _end_of(verdict: Spoilt | Denied) -> Refused | Spoilt:
+    """Return the end of a line after its last attempt."""
+    if isinstance(verdict, Spoilt):
+        return verdict
+    return Refused(status_code=400, message=f"the engine denies this line: {verdict.reason}", code=DENIED)

@@ -225,6 +225,25 @@ def test_a_sick_server_fails_no_line(desk: Desk, server: FakeServer) -> None:
     assert isinstance(desk.outcomes["Hello again"].verdict, Answered)
 
 
+@pytest.mark.parametrize("patience", [replace(QUICK, away_seconds=20.0)])
+def test_failures_of_the_server_are_no_attempts_of_a_line_that_waited_while_others_were_answered(
+    desk: Desk, server: FakeServer
+) -> None:
+    async def fail_with_the_server(request: Any) -> None:
+        server.is_sick = server.num_asked[request.text] <= MAX_ATTEMPTS
+        await server.behaviours["500" if server.is_sick else "no-usage"](request)
+
+    server.behaviours["crash"] = fail_with_the_server
+    desk.ask("misbehave crash", "Hello")
+    server.wait_for(lambda: server.num_asked["misbehave crash"] == 1)
+    for number in range(MAX_ATTEMPTS):
+        wait_until(lambda: desk.caller._away is not None)
+        server.is_sick = False
+        server.wait_for(lambda number=number: server.num_asked["misbehave crash"] == number + 2)
+    desk.wait(2)
+    assert all(isinstance(outcome.verdict, Answered) for outcome in desk.outcomes.values())
+
+
 def test_a_server_that_is_gone_for_a_moment_costs_no_line(desk: Desk, server: FakeServer) -> None:
     server.stop_listening()
     desk.ask(*(f"Hello {number}" for number in range(3)))
