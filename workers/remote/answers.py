@@ -42,7 +42,7 @@ def billed(answer: Answered, size: Size, sizes: Sizes) -> Billed | None:
         return Billed(usage=_usage(answer.counts), is_ours=False)
     if not size.is_exact:
         return None
-    counted = [sizes.count(text) for choice in answer.body["choices"] for text in _texts(choice)]
+    counted = [sizes.count(text) for choice in answer.body.get("choices", ()) for text in _texts(choice)]
     tokens = sum(one for one in counted if one is not None)
     own = Counts(prompt_tokens=size.num_prompt_tokens, completion_tokens=min(tokens, size.most_output_tokens))
     return Billed(usage=_usage(own), is_ours=True)
@@ -78,18 +78,31 @@ def body_of(
     engine: Engine,
     context: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
-    """Return the body of a result. What else the server gives is passed on: thoughts, fingerprints, its own fields."""
-    given = {name: value for name, value in answer.body.items() if name not in _OURS}
+    """Return the body of a result. What else the server gives is passed on: thoughts, fingerprints, its own fields.
+
+    Fields that are null are not: vLLM has 20 of them in an answer.
+    """
+    given = {name: value for name, value in answer.body.items() if name not in _OURS and value is not None}
     return {
         "id": response_id,
         "object": "chat.completion" if is_chat else "text_completion",
         "created": created,
         "model": model,
-        "choices": list(map(_with_message, answer.body["choices"])) if is_chat else answer.body["choices"],
+        "choices": [_shown_choice(_with_message(choice) if is_chat else choice) for choice in answer.body["choices"]],
         "usage": _shown_usage(answer, billed),
         **given,
         "engine": engine.wire(),
         **({} if context is None else {"context": context}),
+    }
+
+
+def _shown_choice(choice: Mapping[str, Any]) -> Mapping[str, Any]:
+    shown = {"logprobs": None} | {name: value for name, value in choice.items() if value is not None}
+    if "message" not in shown:
+        return shown
+    message = choice["message"]
+    return shown | {
+        "message": {name: message[name] for name in message if message[name] is not None or name == "content"}
     }
 
 

@@ -1,4 +1,4 @@
-"""The check request: one token of a plain prompt, which any server that can answer lines answers."""
+"""The check request: one token, vector or score of a plain text, which any server that can answer lines answers."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import asyncio
 from dataclasses import replace
 
 from jobs.errors import InputError, ServiceError
+from jobs.lines.endpoints import LineKind
 from workers.remote.caller import Call
 from workers.remote.exchange import Address, Patience, exchange, open_client
 from workers.remote.identity import Identity
+from workers.remote.pooled import EMBEDDINGS, RERANK, PoolExpected
 from workers.remote.reading import Expected
-from workers.remote.verdicts import Answered, Busy, Refused, Verdict
+from workers.remote.verdicts import Answered, Busy, Denied, Refused, Spoilt, Verdict
 
 _PROMPT = "Say ok."
 _MOST_PROMPT_TOKENS = 4096
@@ -32,6 +34,22 @@ def completion_check(identity: Identity) -> Call:
     return _check("completions", body, is_chat=False)
 
 
+def embedding_check(identity: Identity) -> Call:
+    """Return the check of a server that gives vectors."""
+    expected = PoolExpected(num_items=1, is_rerank=False, most_prompt_tokens=_MOST_PROMPT_TOKENS)
+    return _pool_check(EMBEDDINGS, {"model": identity.model, "input": [_PROMPT]}, expected)
+
+
+def rerank_check(identity: Identity) -> Call:
+    """Return the check of a server that gives scores."""
+    expected = PoolExpected(num_items=1, is_rerank=True, most_prompt_tokens=_MOST_PROMPT_TOKENS)
+    return _pool_check(RERANK, {"model": identity.model, "query": _PROMPT, "documents": [_PROMPT]}, expected)
+
+
+def _pool_check(path: str, body: dict[str, object], expected: PoolExpected) -> Call:
+    return Call(path=path, body=body, expected=expected, order=_FIRST, seconds_left=_SECONDS)
+
+
 def _check(path: str, body: dict[str, object], *, is_chat: bool) -> Call:
     expected = Expected(
         is_chat=is_chat,
@@ -48,11 +66,12 @@ def first_check(address: Address, identity: Identity, *, has_tokenizer: bool) ->
     Raise ServiceError if it gives no answer, InputError if it refuses even this, or if nobody can count its tokens.
     """
     verdict: Verdict | None = None
-    for check in (chat_check(identity), completion_check(identity)):
+    for make_check in (chat_check, completion_check, embedding_check, rerank_check):
+        check = make_check(identity)
         verdict = ask(address, check)
         if isinstance(verdict, Answered):
             return _confirmed(check, verdict, has_tokenizer=has_tokenizer)
-        if not isinstance(verdict, Refused):
+        if not isinstance(verdict, Refused | Denied | Spoilt):  # 404, or 500: it may answer something else
             break
     if isinstance(verdict, Refused):
         raise InputError(f"the server at {address.url} refuses even a plain request: {verdict.message}")
@@ -66,7 +85,13 @@ def _confirmed(check: Call, answer: Answered, *, has_tokenizer: bool) -> tuple[C
             "--tokenizer DIR."
         )
     name = str(answer.body.get("model"))
+    assert isinstance(check.expected, Expected | PoolExpected)
     return replace(check, expected=replace(check.expected, answers_as=name)), name
+
+
+def kind_of(check: Call) -> LineKind:
+    """Return the kind of lines of a server that answers this check."""
+    return {EMBEDDINGS: LineKind.POOL, RERANK: LineKind.RERANK}.get(check.path, LineKind.GENERATE)
 
 
 def ask(address: Address, call: Call) -> Verdict:

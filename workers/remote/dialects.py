@@ -51,7 +51,8 @@ _SGLANG_NAMES = (*_SAME, "stop_token_ids", "ignore_eos", "min_tokens", "skip_spe
 
 VLLM = Dialect(
     kind="vllm",
-    meets=~Need(0),
+    # Compact JSON is a setting of its server; the field of a request is not read (0.32, seen 2026-11-28).
+    meets=~Need.COMPACT_JSON,
     names={name: name for name in _VLLM_NAMES},
     # Its default is the model's generation_config.json.
     neutral={"top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0},

@@ -18,7 +18,7 @@ import httpx
 import orjson
 
 from jobs.settings import MIB
-from workers.remote.reading import Expected, verdict_of_answer
+from workers.remote.reading import Awaited, verdict_of_answer
 from workers.remote.statuses import verdict_of_status
 from workers.remote.verdicts import Away, Spoilt, Verdict
 
@@ -73,7 +73,7 @@ def open_client(address: Address, *, patience: Patience) -> httpx.AsyncClient:
 
 
 async def exchange(
-    client: httpx.AsyncClient, path: str, body: Mapping[str, Any], *, expected: Expected, patience: Patience
+    client: httpx.AsyncClient, path: str, body: Mapping[str, Any], *, expected: Awaited, patience: Patience
 ) -> Verdict:
     """Send a request and return what the answer means."""
     request_id = f"tokenmill-{uuid4().hex}"

@@ -12,11 +12,14 @@ from typing import Any
 from jobs.chunks.leasing import ClaimedChunk
 from jobs.chunks.recording import NOTHING_WASTED, LineResult, Wasted
 from jobs.errors import ServiceError
-from jobs.lines.bodies import CHAT_ENDPOINT, ChatRequest, parse_body
+from jobs.lines.bodies import CHAT_ENDPOINT, ChatRequest, CompletionRequest
 from jobs.lines.body_checks import BodyError
+from jobs.lines.embedding_bodies import EmbeddingRequest
+from jobs.lines.endpoints import parse_request
 from jobs.lines.needs import Need
 from jobs.lines.output_lines import output_line, response_id
-from jobs.lines.reading import RawLine, parse_line
+from jobs.lines.reading import InputLine, RawLine, parse_line
+from jobs.lines.rerank_bodies import RerankRequest
 from jobs.states import Priority
 from workers.chunks.answerer import ChunkLines, Ended, Output, Room, Unanswered
 from workers.chunks.ends import STALL_SECONDS
@@ -28,10 +31,11 @@ from workers.prompts import derived_seed
 from workers.remote.answers import Billed, Engine, billed, body_of
 from workers.remote.caller import Call, Caller, Outcome
 from workers.remote.identity import Identity
-from workers.remote.reading import Expected
+from workers.remote.pooled import EMBEDDINGS, RERANK, PoolExpected, PoolRequest, num_items, pool_answer, pool_body
+from workers.remote.reading import Awaited, Expected
+from workers.remote.requests import Request, require_honest, require_needs, tokens_of
 from workers.remote.requests import body_of as request_body
-from workers.remote.requests import require_honest, require_needs, tokens_of
-from workers.remote.sizes import Request, Size, Sizes
+from workers.remote.sizes import Size, Sizes
 from workers.remote.verdicts import Answered, Away, Counts, Refused, Spoilt
 
 PREFIX_CHARACTERS = 512
@@ -54,15 +58,12 @@ class RemoteLine:
     body: dict[str, Any]
     """As it is sent."""
     size: Size
+    path: str
+    expected: Awaited
     prefix: str
-    num_choices: int
-    has_logprobs: bool
+    pooled: PoolRequest | None = None
+    """Its request, if vectors or scores are to be made of its answer."""
     context: Mapping[str, Any] | None = None
-
-    @property
-    def is_chat(self) -> bool:
-        """Tell whether it is sent as a conversation; one of token ids is not."""
-        return "messages" in self.body
 
     @property
     def num_prompt_tokens(self) -> int:
@@ -117,9 +118,15 @@ class RemoteLines(ChunkLines[RemoteLine]):
         claim, parts = self.claim, self._parts
         assert raw.content is not None
         line = parse_line(raw.content, line_no=raw.line_no, endpoint=claim.endpoint, is_filled=claim.is_filled)
-        request = parse_body(claim.endpoint, line.body)
+        request = parse_request(claim.endpoint, line.body)
+        if isinstance(request, EmbeddingRequest | RerankRequest):
+            return self._pooled(request, line, parts.sizes.of(request, is_wanted=is_wanted, room=room))
+        assert isinstance(request, ChatRequest | CompletionRequest), "served_models.note_kind keeps others away"
         require_needs(request, parts.meets, engine=parts.engine.kind)
-        size = parts.sizes.of(request, is_wanted=is_wanted, room=room)
+        return self._generated(request, line, parts.sizes.of(request, is_wanted=is_wanted, room=room))
+
+    def _generated(self, request: Request, line: InputLine, size: Size) -> RemoteLine:
+        parts = self._parts
         tokens = tokens_of(request, size, parts.meets)
         if tokens is None:
             require_honest(request, size)
@@ -127,19 +134,49 @@ class RemoteLines(ChunkLines[RemoteLine]):
             request,
             parts.identity.dialect,
             model=parts.identity.model,
-            seed=self._seed(request, raw.line_no),
+            seed=self._seed(request, line.line_no),
             max_tokens=_token_limit(request, size),
             tokens=tokens,
+        )
+        is_chat = "messages" in body  # which a conversation that is sent as tokens is not
+        expected = Expected(
+            is_chat=is_chat,
+            num_choices=request.sampling.n * _num_prompts(request),
+            has_logprobs=request.sampling.logprobs is not None,
+            answers_as=parts.answers_as,
+            most_prompt_tokens=size.num_prompt_tokens,
+            most_completion_tokens=size.most_output_tokens,
         )
         return RemoteLine(
             line_no=line.line_no,
             custom_id=line.custom_id,
             body=body,
             size=size,
+            path="chat/completions" if is_chat else "completions",
+            expected=expected,
             prefix=_prefix(request),
-            num_choices=request.sampling.n * _num_prompts(request),
-            has_logprobs=request.sampling.logprobs is not None,
             context=line.context,
+        )
+
+    def _pooled(self, request: PoolRequest, line: InputLine, size: Size) -> RemoteLine:
+        parts = self._parts
+        tokens = size.prompts if Need.TOKEN_PROMPTS in parts.meets else None
+        is_rerank = isinstance(request, RerankRequest)
+        expected = PoolExpected(
+            num_items=num_items(request),
+            is_rerank=is_rerank,
+            answers_as=parts.answers_as,
+            most_prompt_tokens=size.num_prompt_tokens,
+        )
+        return RemoteLine(
+            line_no=line.line_no,
+            custom_id=line.custom_id,
+            body=pool_body(request, parts.identity.dialect, model=parts.identity.model, tokens=tokens),
+            size=size,
+            path=RERANK if is_rerank else EMBEDDINGS,
+            expected=expected,
+            prefix="",
+            pooled=request,
         )
 
     def _seed(self, request: Request, line_no: int) -> int | None:
@@ -167,16 +204,9 @@ class RemoteLines(ChunkLines[RemoteLine]):
     def _call(self, line: RemoteLine) -> Call:
         priority = ENGINE_PRIORITY[Priority(self.claim.priority)]
         return Call(
-            path="chat/completions" if line.is_chat else "completions",
+            path=line.path,
             body=line.body,
-            expected=Expected(
-                is_chat=line.is_chat,
-                num_choices=line.num_choices,
-                has_logprobs=line.has_logprobs,
-                answers_as=self._parts.answers_as,
-                most_prompt_tokens=line.num_prompt_tokens,
-                most_completion_tokens=line.size.most_output_tokens,
-            ),
+            expected=line.expected,
             order=(priority, self._number, line.prefix, line.line_no),
             seconds_left=max(0.0, self.claim.expires_at.timestamp() - time.time()),
         )
@@ -228,6 +258,11 @@ class RemoteLines(ChunkLines[RemoteLine]):
         count = billed(answer, line.size, parts.sizes)
         if count is None:
             return self.failures.failure(line.line_no, line.custom_id, message=NO_COUNT)
+        if line.pooled is not None:
+            try:
+                return self._result(line, self._pool_body(line.pooled, line.line_no, answer, count), count)
+            except BodyError as error:
+                return self.failures.refusal(line.line_no, line.custom_id, error)
         body = body_of(
             answer,
             count,
@@ -240,6 +275,17 @@ class RemoteLines(ChunkLines[RemoteLine]):
         )
         return self._result(line, body, count)
 
+    def _pool_body(self, request: PoolRequest, line_no: int, answer: Answered, count: Billed) -> Mapping[str, Any]:
+        parts = self._parts
+        body = pool_answer(
+            request,
+            answer.body,
+            response_id=response_id("rerank", self.claim.batch_id, line_no),
+            model=parts.model,
+            num_tokens=count.usage.prompt_tokens,
+        )
+        return body | {"engine": parts.engine.wire()}
+
     def _result(self, line: RemoteLine, body: Mapping[str, Any], count: Billed) -> LineResult:
         return LineResult(
             line_no=line.line_no,
@@ -248,7 +294,7 @@ class RemoteLines(ChunkLines[RemoteLine]):
             input_tokens=count.usage.prompt_tokens,
             cached_tokens=count.usage.cached_tokens,
             output_tokens=count.usage.completion_tokens,
-            is_truncated=any(choice["finish_reason"] == "length" for choice in body["choices"]),
+            is_truncated=any(choice["finish_reason"] == "length" for choice in body.get("choices", ())),
         )
 
     def pop_microseconds(self) -> int:

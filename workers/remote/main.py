@@ -30,7 +30,7 @@ from workers.kept_tokenizer import kept_tokenizer
 from workers.pool import serve_chunks
 from workers.remote.answerer import RemoteAnswerer
 from workers.remote.caller import Call, Caller
-from workers.remote.checks import first_check
+from workers.remote.checks import first_check, kind_of
 from workers.remote.exchange import ANSWER_SECONDS, Address, Patience
 from workers.remote.identity import Identity, identify
 from workers.remote.keys import address_of
@@ -84,7 +84,7 @@ def main(
     maker = sessions(connect(settings.database_url, idle_seconds=BRIEF_SECONDS))
     services = _services(settings, maker)
     store_marker.bind(maker, services.storage)
-    _register(services, served, address.url, tokenizer)
+    _register(services, served, address.url, tokenizer, kind=kind_of(check))
     parts = RemoteParts(
         services=services,
         caller=_caller(address, identity, check, options),
@@ -112,13 +112,13 @@ def _services(settings: Settings, maker: sessionmaker[Session]) -> Services:
     )
 
 
-def _register(services: Services, model: str, url: str, tokenizer: Any | None) -> None:
+def _register(services: Services, model: str, url: str, tokenizer: Any | None, *, kind: LineKind) -> None:
     """Register the model if it is new: one that our own engine serves, too, keeps its path and its tokenizer."""
     kept = None if tokenizer is None else kept_tokenizer(services.storage, TextEncoder(tokenizer).backend)
     with transaction(services.sessions) as session:
         if served_models.known_model(session, model) is None:
             served_models.put_model(session, model, url)
-        served_models.note_kind(session, model, LineKind.GENERATE)
+        served_models.note_kind(session, model, kind)
         if kept is not None:
             tokenizers.note_tokenizer(session, model, kept)
 

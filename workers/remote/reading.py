@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, TypeGuard
+from typing import Any, Protocol, TypeGuard
 
 import orjson
 
@@ -18,12 +18,29 @@ REQUEST_ID = re.compile(r"tokenmill-[0-9a-f]{32}")
 """The form of the ids that are sent as X-Request-Id."""
 
 _ENDS = frozenset({"stop", "length", "tool_calls", "content_filter"})
+_RESULTS = frozenset({"choices", "data", "results"})
 _NO_ERROR: Mapping[str, str] = {}
+
+
+class Awaited(Protocol):
+    """What an answer must be."""
+
+    @property
+    def answers_as(self) -> str | None:
+        """Return the name under which the server answered when it was probed; None: not known yet."""
+
+    @property
+    def most_prompt_tokens(self) -> int: ...
+    @property
+    def most_completion_tokens(self) -> int: ...
+
+    def read(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the checked parts of a body. Raise NotAnAnswerError."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
-    """What an answer must be."""
+    """What an answer with generated text must be."""
 
     is_chat: bool
     num_choices: int
@@ -33,35 +50,39 @@ class Expected:
     most_prompt_tokens: int
     most_completion_tokens: int
 
+    def read(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the choices, in order. Raise NotAnAnswerError."""
+        return {"choices": _choices(body, self)}
 
-class _NotAnAnswer(Exception):
+
+class NotAnAnswerError(Exception):
     """Why not, as the end of a sentence that begins with "the server's answer"."""
 
 
-def verdict_of_answer(content: bytes, expected: Expected, *, request_id: str, now: datetime) -> Verdict:
+def verdict_of_answer(content: bytes, expected: Awaited, *, request_id: str, now: datetime) -> Verdict:
     """Return what a body means that came with status 200 to the request of this id."""
     try:
         body = _object(content)
-    except _NotAnAnswer as reason:
+    except NotAnAnswerError as reason:
         return Spoilt(reason=f"the server's answer {reason}")
-    if "error" in body and "choices" not in body:
+    if "error" in body and not _RESULTS & body.keys():
         return _error_in_200(body["error"], content, now=now)
     counts = counts_of(body.get("usage"), expected)
     try:
         _check_origin(body, expected, request_id=request_id)
-        choices = _choices(body, expected)
-    except _NotAnAnswer as reason:
+        found = expected.read(body)
+    except NotAnAnswerError as reason:
         return Spoilt(reason=f"the server's answer {reason}", paid=counts)
-    return Answered(body=body | {"choices": choices}, counts=counts)
+    return Answered(body={**body, **found}, counts=counts)
 
 
 def _object(content: bytes) -> dict[str, Any]:
     try:
         body = orjson.loads(content)  # which takes neither NaN nor what is not UTF-8
     except orjson.JSONDecodeError as error:
-        raise _NotAnAnswer(f"is no JSON ({len(content):,} bytes): {error.msg}") from None
+        raise NotAnAnswerError(f"is no JSON ({len(content):,} bytes): {error.msg}") from None
     if not isinstance(body, dict):
-        raise _NotAnAnswer("is no JSON object")
+        raise NotAnAnswerError("is no JSON object")
     return body
 
 
@@ -72,27 +93,27 @@ def _error_in_200(error: Any, content: bytes, *, now: datetime) -> Verdict:
     return verdict_of_status(status, _NO_ERROR, content, now=now)
 
 
-def _check_origin(body: Mapping[str, Any], expected: Expected, *, request_id: str) -> None:
+def _check_origin(body: Mapping[str, Any], expected: Awaited, *, request_id: str) -> None:
     """Check that the answer belongs to this request, where the server repeats its id, and to the model that was asked.
 
     A connection carries one request at a time and is closed after any failure, so this is a second guard.
     """
     echoed = REQUEST_ID.search(str(body.get("id", "")))
     if echoed is not None and echoed[0] != request_id:
-        raise _NotAnAnswer("has the id of another line")
+        raise NotAnAnswerError("has the id of another line")
     if expected.answers_as is not None and body.get("model") != expected.answers_as:
-        raise _NotAnAnswer(f"is of the model {str(body.get('model'))[:80]!r}, not of {expected.answers_as!r}")
+        raise NotAnAnswerError(f"is of the model {str(body.get('model'))[:80]!r}, not of {expected.answers_as!r}")
 
 
 def _choices(body: Mapping[str, Any], expected: Expected) -> list[dict[str, Any]]:
     choices = body.get("choices")
     if not isinstance(choices, list) or not all(isinstance(choice, dict) for choice in choices):
-        raise _NotAnAnswer("has no list of choices")
+        raise NotAnAnswerError("has no list of choices")
     if len(choices) != expected.num_choices:
-        raise _NotAnAnswer(f"has {len(choices)} choices instead of {expected.num_choices}")
+        raise NotAnAnswerError(f"has {len(choices)} choices instead of {expected.num_choices}")
     indexes = [choice.get("index") for choice in choices]
     if sorted(indexes, key=str) != sorted(range(len(choices)), key=str):
-        raise _NotAnAnswer("does not number its choices")
+        raise NotAnAnswerError("does not number its choices")
     ordered = sorted(choices, key=lambda choice: int(choice["index"]))
     return [_choice(choice, expected) for choice in ordered]
 
@@ -100,21 +121,21 @@ def _choices(body: Mapping[str, Any], expected: Expected) -> list[dict[str, Any]
 def _choice(choice: Mapping[str, Any], expected: Expected) -> dict[str, Any]:
     reason = choice.get("finish_reason")
     if reason not in _ENDS:
-        raise _NotAnAnswer(f"has the finish_reason {str(reason)[:40]!r}")
+        raise NotAnAnswerError(f"has the finish_reason {str(reason)[:40]!r}")
     if expected.has_logprobs and not _are_logprobs(choice.get("logprobs"), is_chat=expected.is_chat):
-        raise _NotAnAnswer("lacks log-probabilities that are numbers")
+        raise NotAnAnswerError("lacks log-probabilities that are numbers")
     return {**choice, **(_with_message(choice) if expected.is_chat else _with_text(choice))}
 
 
 def _with_message(choice: Mapping[str, Any]) -> dict[str, Any]:
     message = choice.get("message")
     if not isinstance(message, dict):
-        raise _NotAnAnswer("has a choice without a message")
+        raise NotAnAnswerError("has a choice without a message")
     content, calls = message.get("content"), message.get("tool_calls")
     if not isinstance(content, str | None):
-        raise _NotAnAnswer("has a message whose content is no text")
+        raise NotAnAnswerError("has a message whose content is no text")
     if calls and not (isinstance(calls, list) and all(map(_is_call, calls))):
-        raise _NotAnAnswer("has a tool call without a name or arguments")
+        raise NotAnAnswerError("has a tool call without a name or arguments")
     return {"message": {**message, "role": "assistant", "content": content if calls else content or ""}}
 
 
@@ -125,7 +146,7 @@ def _is_call(call: Any) -> bool:
 
 def _with_text(choice: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(choice.get("text"), str):
-        raise _NotAnAnswer("has a choice without a text")
+        raise NotAnAnswerError("has a choice without a text")
     return {"text": choice["text"]}
 
 
@@ -137,22 +158,25 @@ def _are_logprobs(logprobs: Any, *, is_chat: bool) -> bool:
         tokens = logprobs.get("content")
         return isinstance(tokens, list) and all(map(_is_scored, tokens))
     values = logprobs.get("token_logprobs")
-    return isinstance(values, list) and all(map(_is_number, values[1 if values[:1] == [None] else 0 :]))
+    return isinstance(values, list) and all(map(is_number, values[1 if values[:1] == [None] else 0 :]))
 
 
 def _is_scored(token: Any) -> bool:
-    return isinstance(token, dict) and _is_number(token.get("logprob"))
+    return isinstance(token, dict) and is_number(token.get("logprob"))
 
 
-def _is_number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
+    """Tell whether a JSON value is a finite number."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def counts_of(usage: Any, expected: Expected) -> Counts | None:
+def counts_of(usage: Any, expected: Awaited) -> Counts | None:
     """Return the server's counts; None where one is missing or cannot be true: negative, or above the line's bounds."""
     if not isinstance(usage, dict):
         return None
     prompt, completion = usage.get("prompt_tokens"), usage.get("completion_tokens")
+    if not expected.most_completion_tokens:  # vectors and scores: some servers count the total alone
+        prompt, completion = usage.get("total_tokens") if prompt is None else prompt, 0
     if not _is_within(prompt, 1, expected.most_prompt_tokens):
         return None
     if not _is_within(completion, 0, expected.most_completion_tokens):

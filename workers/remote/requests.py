@@ -17,7 +17,9 @@ from jobs.lines.body_tools import Choice, ToolUse
 from jobs.lines.needs import Need, needs_of
 from jobs.lines.sampling import Sampling
 from workers.remote.dialects import Dialect
-from workers.remote.sizes import Request, Size
+from workers.remote.sizes import Size
+
+Request = ChatRequest | CompletionRequest
 
 _LISTS = frozenset({"stop", "bad_words", "stop_token_ids", "allowed_token_ids"})
 
@@ -127,7 +129,7 @@ def _structure(structure: Structure, dialect: Dialect) -> dict[str, Any]:
     fields = structure.fields
     if "json_object" in fields:
         return {"response_format": {"type": "json_object"}}
-    if "json" in fields and fields.get("any_whitespace", True):
+    if "json" in fields:
         return {"response_format": _schema_format(structure, dialect)}
     assert dialect.has_structured_outputs, "its needs are not met"
     return {"structured_outputs": _structured_outputs(fields)}
@@ -146,6 +148,5 @@ def _schema_format(structure: Structure, dialect: Dialect) -> dict[str, Any]:
 
 
 def _structured_outputs(fields: Mapping[str, Any]) -> dict[str, Any]:
-    kinds = {name: fields[name] for name in ("json", "regex", "choice", "grammar") if name in fields}
-    kinds = {name: list(value) if name == "choice" else value for name, value in kinds.items()}
-    return kinds if fields.get("any_whitespace", True) else kinds | {"disable_any_whitespace": True}
+    kinds = {name: fields[name] for name in ("regex", "choice", "grammar") if name in fields}
+    return {name: list(value) if name == "choice" else value for name, value in kinds.items()}

@@ -12,6 +12,9 @@ from typing import Any, Protocol
 import orjson
 
 from jobs.lines.bodies import ChatRequest, CompletionRequest
+from jobs.lines.body_checks import BodyError
+from jobs.lines.embedding_bodies import EmbeddingRequest
+from jobs.lines.rerank_bodies import RerankRequest
 from workers.chat_template import ChatPrompt, ChatTemplate, for_template
 from workers.prompt_lengths import PromptLengths, Unwanted
 from workers.text_encoder import TextEncoder
@@ -23,7 +26,7 @@ and with tools 160, gpt-oss 75 (their templates, November 2026)."""
 SPECIAL_TOKENS = 8
 """What a tokenizer may add around a text."""
 
-Request = ChatRequest | CompletionRequest
+Request = ChatRequest | CompletionRequest | EmbeddingRequest | RerankRequest
 
 Room = Callable[[], AbstractContextManager[None]]
 
@@ -69,6 +72,8 @@ class ByteSizes:
         if not is_wanted():
             raise Unwanted
         bounds = [min(bound, self._max_model_len) for bound in _bounds(request)]
+        if isinstance(request, EmbeddingRequest | RerankRequest):
+            return Size(num_prompt_tokens=sum(bounds), most_output_tokens=0)
         max_tokens = request.sampling.max_tokens
         most = self._max_model_len if max_tokens is None else max_tokens
         return Size(num_prompt_tokens=sum(bounds), most_output_tokens=request.sampling.n * len(bounds) * most)
@@ -82,9 +87,11 @@ def _bounds(request: Request) -> list[int]:
         tools = [] if request.tool_use is None else [dict(tool) for tool in request.tool_use.offered]
         conversation = [dict(message) for message in request.messages]
         return [len(orjson.dumps([conversation, tools])) + TEMPLATE_TOKENS]
-    return [
-        len(prompt.encode()) + SPECIAL_TOKENS if isinstance(prompt, str) else len(prompt) for prompt in request.prompts
-    ]
+    if isinstance(request, RerankRequest):
+        query = len(request.query.encode()) + SPECIAL_TOKENS
+        return [query + len(document.encode()) for document in request.documents]
+    prompts = request.inputs if isinstance(request, EmbeddingRequest) else request.prompts
+    return [len(prompt.encode()) + SPECIAL_TOKENS if isinstance(prompt, str) else len(prompt) for prompt in prompts]
 
 
 class TokenSizes:
@@ -95,8 +102,13 @@ class TokenSizes:
         self._template = ChatTemplate(tokenizer)
         self._lengths = PromptLengths(tokenizer, max_model_len=max_model_len)
         self._max_model_len = max_model_len
+        self._bounds = ByteSizes(max_model_len=max_model_len)
 
     def of(self, request: Request, *, is_wanted: Callable[[], bool], room: Room) -> Size:
+        if isinstance(request, RerankRequest):  # how a model joins a query and a document stands in no tokenizer
+            return self._bounds.of(request, is_wanted=is_wanted, room=room)
+        if isinstance(request, EmbeddingRequest):
+            return self._of_inputs(request, is_wanted=is_wanted, room=room)
         param = "messages" if isinstance(request, ChatRequest) else "prompt"
         check = partial(self._lengths.check_text, param=param, is_wanted=is_wanted)
         chat: ChatPrompt | None = None
@@ -116,6 +128,18 @@ class TokenSizes:
             has_thoughts=chat is not None and chat.thoughts is not None,
             is_forged=_never if chat is None else chat.is_forged,
         )
+
+    def _of_inputs(self, request: EmbeddingRequest, *, is_wanted: Callable[[], bool], room: Room) -> Size:
+        check = partial(self._lengths.check_text, param="input", is_wanted=is_wanted)
+        if request.truncate:
+            return self._bounds.of(request, is_wanted=is_wanted, room=room)
+        with room():
+            prompts = tuple(self._encoded(text, check) for text in request.inputs)
+        for index, prompt in enumerate(prompts):
+            if len(prompt) > self._max_model_len:
+                message = f"input[{index}] has {len(prompt):,} tokens; this model reads {self._max_model_len:,} at most"
+                raise BodyError("input", message, code="context_length_exceeded")
+        return Size(num_prompt_tokens=sum(map(len, prompts)), most_output_tokens=0, prompts=prompts)
 
     def _chat_prompt(self, request: ChatRequest, check: Callable[[str], None]) -> ChatPrompt:
         tools = None if request.tool_use is None else for_template(request.tool_use.offered)

@@ -199,11 +199,13 @@ async def _end_of(reader: asyncio.StreamReader) -> None:
 def text_of(body: Mapping[str, Any]) -> str:
     if "messages" in body:
         return str(body["messages"][-1]["content"])
-    return str(body.get("prompt"))
+    return str(body.get("prompt", body.get("input", body.get("query"))))
 
 
 def good_answer(body: Mapping[str, Any], **changes: Any) -> dict[str, Any]:
-    """Return the answer of a well-behaved server to a request: two tokens a choice."""
+    """Return the answer of a well-behaved server to a request: two tokens a choice, and fields that are null."""
+    if "input" in body or "documents" in body:
+        return _pooled(body) | changes
     is_chat, num = "messages" in body, body.get("n", 1)
     prompts = body.get("prompt")
     if isinstance(prompts, list) and isinstance(prompts[0], str | list):
@@ -215,16 +217,27 @@ def good_answer(body: Mapping[str, Any], **changes: Any) -> dict[str, Any]:
         "model": "served",
         "choices": [_choice(body, index, is_chat=is_chat) for index in range(num)],
         "usage": {"prompt_tokens": 7, "completion_tokens": 2 * num, "total_tokens": 7 + 2 * num},
+        "service_tier": None,
+        "kv_transfer_params": None,
     }
     return answer | changes
 
 
+def _pooled(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return vectors (1, place, 0, 0) or scores that grow with the place, last one first."""
+    if "documents" in body:
+        scores = [{"index": index, "relevance_score": index / 4} for index in range(len(body["documents"]))]
+        return {"model": "served", "results": scores[::-1], "usage": {"total_tokens": 9}}
+    vectors = [{"index": index, "embedding": [1.0, index, 0.0, 0.0]} for index in range(len(body["input"]))]
+    return {"model": "served", "data": vectors[::-1], "usage": {"prompt_tokens": 5, "total_tokens": 5}}
+
+
 def _choice(body: Mapping[str, Any], index: int, *, is_chat: bool) -> dict[str, Any]:
     text = f"You said {text_of(body)}"
-    end = {"index": index, "finish_reason": "stop", "logprobs": None}
+    end = {"index": index, "finish_reason": "stop", "logprobs": None, "stop_reason": None}
     if not is_chat:
         return end | {"text": text}
     if body.get("logprobs"):
         scored = [{"token": "You", "logprob": -0.5, "bytes": None, "top_logprobs": []}]
         end["logprobs"] = {"content": scored}
-    return end | {"message": {"role": "assistant", "content": text}}
+    return end | {"message": {"role": "assistant", "content": text, "refusal": None, "audio": None}}

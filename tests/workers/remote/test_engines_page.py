@@ -30,7 +30,7 @@ def offers() -> str:
     for need in Need:
         (name,) = need.names()
         kinds = [dialect.kind for dialect in DIALECTS.values() if need in dialect.meets]
-        rows.append(f"| `{name}` | {'all' if len(kinds) == len(DIALECTS) else ', '.join(kinds)} |")
+        rows.append(f"| `{name}` | {'all' if len(kinds) == len(DIALECTS) else ', '.join(kinds) or 'none'} |")
     return "\n".join(rows)
 
 

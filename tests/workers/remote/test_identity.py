@@ -109,12 +109,15 @@ def test_a_server_that_counts_nothing_needs_a_tokenizer(server: FakeServer) -> N
     assert first_check(address, identity, has_tokenizer=True)[1] == "served"
 
 
-def test_a_model_without_chats_is_checked_by_a_completion_and_one_that_refuses_all_is_named(server: FakeServer) -> None:
+@pytest.mark.parametrize("refusal", ["400", "404"])
+def test_a_model_without_chats_is_checked_by_a_completion_and_one_that_refuses_all_is_named(
+    refusal: str, server: FakeServer
+) -> None:
     address = Address(url=server.url)
     identity = identify(address, named=None, served=None)
 
     async def only_completions(request: Any) -> None:
-        await server.behaviours["400" if "messages" in request.body else "no-usage"](request)
+        await server.behaviours[refusal if "messages" in request.body else "no-usage"](request)
 
     server.behaviours["only-completions"] = only_completions
     server.default = "only-completions"

@@ -36,6 +36,9 @@ def test_every_line_is_answered_and_billed_once_as_the_server_counted(
     assert (body["model"], body["engine"]) == ("demo", {"name": "vllm", "version": "9.9"})
     assert body["id"].startswith("chatcmpl-")
     assert body["id"] != "chatcmpl-1", "the server's ids may repeat"
+    assert "service_tier" not in body
+    assert body["choices"][0].keys() == {"index", "finish_reason", "logprobs", "message"}
+    assert body["choices"][0]["message"].keys() == {"role", "content"}
 
 
 def test_the_server_gets_its_own_model_name_and_no_defaults_of_its_own(
