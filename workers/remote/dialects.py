@@ -34,6 +34,8 @@ class Dialect:
     """Whether it takes vLLM's `structured_outputs`."""
     puts_schema_into_json_object: bool = False
     """Whether a schema goes into `{"type": "json_object", "schema": …}` instead of `json_schema`."""
+    asks_for_strict_tools: bool = False
+    """Whether arguments of a call that must be made follow their schema only where the tool is `strict`."""
     token_limit: str = "max_tokens"
     num_seats: int = 16
     """Requests at once at the start, where the server does not tell its slots."""
@@ -57,6 +59,7 @@ VLLM = Dialect(
     # Its default is the model's generation_config.json.
     neutral={"top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0},
     has_structured_outputs=True,
+    asks_for_strict_tools=True,  # else they may be any value, even Infinity (0.32, seen 2026-11-28)
     num_seats=64,
     max_seats=1024,
 )

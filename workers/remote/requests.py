@@ -76,7 +76,7 @@ def body_of(
             body |= {"logprobs": request.sampling.logprobs}
     elif isinstance(request, ChatRequest):
         body |= {"messages": [dict(message) for message in request.messages]}
-        body |= {} if request.tool_use is None else _tools(request.tool_use)
+        body |= {} if request.tool_use is None else _tools(request.tool_use, dialect)
         body |= _chat_logprobs(request.sampling)
     else:
         body |= {"prompt": _prompt(request.prompts)}
@@ -115,14 +115,20 @@ def _chat_logprobs(sampling: Sampling) -> dict[str, Any]:
     return {} if sampling.logprobs is None else {"logprobs": True, "top_logprobs": sampling.logprobs}
 
 
-def _tools(tool_use: ToolUse) -> dict[str, Any]:
-    body: dict[str, Any] = {"tools": [dict(tool) for tool in tool_use.offered]}
+def _tools(tool_use: ToolUse, dialect: Dialect) -> dict[str, Any]:
+    is_strict = dialect.asks_for_strict_tools and tool_use.choice is Choice.REQUIRED  # also where one is named
+    body: dict[str, Any] = {"tools": [_strict(tool) if is_strict else dict(tool) for tool in tool_use.offered]}
     if tool_use.callable is not tool_use.offered:  # one of them, which leaves no parallel calls
         name = tool_use.callable[0]["function"]["name"]
         return body | {"tool_choice": {"type": "function", "function": {"name": name}}}
     if tool_use.choice is Choice.REQUIRED:
         body["tool_choice"] = "required"
     return body if tool_use.is_parallel else body | {"parallel_tool_calls": False}
+
+
+def _strict(tool: Mapping[str, Any]) -> dict[str, Any]:
+    function = tool["function"]
+    return {**tool, "function": {**function, "strict": True}} if function.get("strict") is None else dict(tool)
 
 
 def _structure(structure: Structure, dialect: Dialect) -> dict[str, Any]:
