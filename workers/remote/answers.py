@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from jobs.lines.responses import Usage
+from workers.remote.reading import THOUGHTS
 from workers.remote.sizes import Size, Sizes
 from workers.remote.verdicts import Answered, Counts
 
@@ -39,7 +40,12 @@ def billed(answer: Answered, size: Size, sizes: Sizes) -> Billed | None:
     Never more than the line's bounds: what is above them is not a possible count.
     """
     if answer.counts is not None:
-        return Billed(usage=_usage(answer.counts), is_ours=False)
+        counts = answer.counts
+        if counts.reasoning_tokens is None:
+            counted = [sizes.count(text) for choice in answer.body.get("choices", ()) for text in _thoughts(choice)]
+            thoughts = min(sum(one for one in counted if one is not None), counts.completion_tokens)
+            counts = replace(counts, reasoning_tokens=thoughts)
+        return Billed(usage=_usage(counts), is_ours=False)
     if not size.is_exact:
         return None
     counted = [sizes.count(text) for choice in answer.body.get("choices", ()) for text in _texts(choice)]
@@ -53,7 +59,13 @@ def _usage(counts: Counts) -> Usage:
         prompt_tokens=counts.prompt_tokens,
         completion_tokens=counts.completion_tokens,
         cached_tokens=counts.cached_tokens,
+        reasoning_tokens=counts.reasoning_tokens or 0,
     )
+
+
+def _thoughts(choice: Mapping[str, Any]) -> list[str]:
+    message = choice.get("message") or {}
+    return [text for text in (message.get(name) for name in THOUGHTS) if text][:1]
 
 
 def _texts(choice: Mapping[str, Any]) -> list[str]:
@@ -61,7 +73,7 @@ def _texts(choice: Mapping[str, Any]) -> list[str]:
     message = choice.get("message")
     if not isinstance(message, dict):
         return [choice["text"]]
-    texts = [message.get(name) for name in ("content", "reasoning_content", "reasoning")]
+    texts = [message.get("content"), *_thoughts(choice)]
     calls = message.get("tool_calls") or []
     texts += [call["function"][name] for call in calls for name in ("name", "arguments")]
     return [text for text in texts if isinstance(text, str)]
@@ -100,10 +112,19 @@ def _shown_choice(choice: Mapping[str, Any]) -> Mapping[str, Any]:
     shown = {"logprobs": None} | {name: value for name, value in choice.items() if value is not None}
     if "message" not in shown:
         return shown
-    message = choice["message"]
-    return shown | {
-        "message": {name: message[name] for name in message if message[name] is not None or name == "content"}
-    }
+    message = {name: value for name, value in shown["message"].items() if name not in THOUGHTS}
+    message = {name: value for name, value in message.items() if value is not None or name == "content"}
+    return shown | ({"message": message} if not _thoughts(choice) else _with_thoughts(choice, message))
+
+
+def _with_thoughts(choice: Mapping[str, Any], message: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a choice's message and the end of its thoughts, in the form of our own engine."""
+    has_answer = bool(message["content"] or message.get("tool_calls"))
+    is_cut = choice["finish_reason"] == "length" and not has_answer
+    shown = {**message, "reasoning_content": _thoughts(choice)[0].strip()}
+    if message["content"] is not None:
+        shown["content"] = None if is_cut else message["content"].lstrip()
+    return {"message": shown, "reasoning_finish_reason": "length" if is_cut else "stop"}
 
 
 def _with_message(choice: Mapping[str, Any]) -> Mapping[str, Any]:

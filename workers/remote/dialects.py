@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+from jobs.lines.body_template import BUDGET, CONTINUE, EFFORT, VARIABLES
 from jobs.lines.needs import Need
 
 _PLAIN = Need.SEED | Need.STOP | Need.PRESENCE_PENALTY | Need.FREQUENCY_PENALTY | Need.JSON | Need.JSON_OBJECT
@@ -36,6 +37,8 @@ class Dialect:
     """Whether a schema goes into `{"type": "json_object", "schema": …}` instead of `json_schema`."""
     asks_for_strict_tools: bool = False
     """Whether arguments of a call that must be made follow their schema only where the tool is `strict`."""
+    template: frozenset[str] = frozenset({EFFORT})
+    """What it takes for the chat template and the thoughts of a conversation."""
     token_limit: str = "max_tokens"
     num_seats: int = 16
     """Requests at once at the start, where the server does not tell its slots."""
@@ -59,6 +62,7 @@ VLLM = Dialect(
     # Its default is the model's generation_config.json.
     neutral={"top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0},
     has_structured_outputs=True,
+    template=frozenset({VARIABLES, BUDGET, CONTINUE}),
     asks_for_strict_tools=True,  # else they may be any value, even Infinity (0.32, seen 2026-11-28)
     num_seats=64,
     max_seats=1024,
@@ -74,6 +78,7 @@ SGLANG = Dialect(
     | Need.SKIP_SPECIAL_TOKENS,
     names={name: name for name in _SGLANG_NAMES},
     neutral={"top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0},
+    template=frozenset({VARIABLES, CONTINUE}),
     num_seats=64,
     max_seats=1024,
 )
@@ -82,6 +87,7 @@ LLAMA_SERVER = Dialect(
     meets=(_OPENAI & ~Need.N) | Need.TOKEN_PROMPTS | _OWN_SAMPLING | Need.IGNORE_EOS,
     names={"top_k": "top_k", "min_p": "min_p", "repetition_penalty": "repeat_penalty", "ignore_eos": "ignore_eos"},
     neutral={"top_k": 0, "min_p": 0.0, "repeat_penalty": 1.0},
+    template=frozenset({VARIABLES}),
     most_seed=2**32 - 2,  # 2^32 − 1 asks for a random one
     num_seats=4,
 )
@@ -90,6 +96,7 @@ LLAMA_CPP_PYTHON = Dialect(
     meets=(_PLAIN | Need.LOGPROBS | Need.LOGIT_BIAS | Need.TOOLS | _OWN_SAMPLING),
     names={"top_k": "top_k", "min_p": "min_p", "repetition_penalty": "repeat_penalty"},
     neutral={"top_k": 0, "min_p": 0.0, "repeat_penalty": 1.0},
+    template=frozenset(),
     most_seed=2**31 - 1,
     puts_schema_into_json_object=True,
     num_seats=1,

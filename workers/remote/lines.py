@@ -294,6 +294,7 @@ class RemoteLines(ChunkLines[RemoteLine]):
             input_tokens=count.usage.prompt_tokens,
             cached_tokens=count.usage.cached_tokens,
             output_tokens=count.usage.completion_tokens,
+            reasoning_tokens=count.usage.reasoning_tokens,
             is_truncated=any(choice["finish_reason"] == "length" for choice in body.get("choices", ())),
         )
 

@@ -17,6 +17,8 @@ from workers.remote.verdicts import Answered, Counts, Spoilt, Verdict
 REQUEST_ID = re.compile(r"tokenmill-[0-9a-f]{32}")
 """The form of the ids that are sent as X-Request-Id."""
 
+THOUGHTS = ("reasoning_content", "reasoning")
+"""Names of a message's thoughts: DeepSeek's, and newer vLLM's."""
 _ENDS = frozenset({"stop", "length", "tool_calls", "content_filter"})
 _RESULTS = frozenset({"choices", "data", "results"})
 _NO_ERROR: Mapping[str, str] = {}
@@ -136,6 +138,8 @@ def _with_message(choice: Mapping[str, Any]) -> dict[str, Any]:
         raise NotAnAnswerError("has a message whose content is no text")
     if calls and not (isinstance(calls, list) and all(map(_is_call, calls))):
         raise NotAnAnswerError("has a tool call without a name or arguments")
+    if not all(isinstance(message.get(name), str | None) for name in THOUGHTS):
+        raise NotAnAnswerError("has thoughts that are no text")
     return {"message": {**message, "role": "assistant", "content": content if calls else content or ""}}
 
 
@@ -181,13 +185,19 @@ def counts_of(usage: Any, expected: Awaited) -> Counts | None:
         return None
     if not _is_within(completion, 0, expected.most_completion_tokens):
         return None
-    details = usage.get("prompt_tokens_details")
-    cached = details.get("cached_tokens") if isinstance(details, dict) else None
+    cached = _inner(usage, "prompt_tokens_details").get("cached_tokens")
+    thoughts = _inner(usage, "completion_tokens_details").get("reasoning_tokens")
     return Counts(
         prompt_tokens=prompt,
         completion_tokens=completion,
         cached_tokens=cached if _is_within(cached, 0, prompt) else 0,
+        reasoning_tokens=thoughts if _is_within(thoughts, 0, completion) else None,
     )
+
+
+def _inner(usage: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    value = usage.get(name)
+    return value if isinstance(value, dict) else {}
 
 
 def _is_within(value: Any, low: int, high: int) -> TypeGuard[int]:

@@ -13,6 +13,15 @@ from typing import Any
 from jobs.lines.bodies import ChatRequest, CompletionRequest
 from jobs.lines.body_checks import BodyError
 from jobs.lines.body_structure import Structure
+from jobs.lines.body_template import (
+    BUDGET,
+    CONTINUE,
+    EFFORT,
+    GENERATION_PROMPT,
+    TRUNCATE,
+    VARIABLES,
+    TemplateUse,
+)
 from jobs.lines.body_tools import Choice, ToolUse
 from jobs.lines.needs import Need, needs_of
 from jobs.lines.sampling import Sampling
@@ -26,7 +35,7 @@ _LISTS = frozenset({"stop", "bad_words", "stop_token_ids", "allowed_token_ids"})
 
 def require_needs(request: Request, met: Need, *, engine: str) -> None:
     """Raise BodyError naming what a line needs and the engine does not offer."""
-    missing = (needs_of(request) & ~met).names()
+    missing = (needs_of(request) & ~met).names() or ([] if request.truncation is None else [TRUNCATE])
     if missing:
         message = (
             f"{missing[0]} is not offered by the engine that serves this model ({engine}); remove it, or have the "
@@ -44,7 +53,8 @@ def tokens_of(request: Request, size: Size, met: Need) -> Sequence[Sequence[int]
         return None
     if isinstance(request, ChatRequest):
         sampling = request.sampling
-        is_plain = request.tool_use is None and request.structure is None and not size.has_thoughts
+        is_plain = request.tool_use is None and request.structure is None and request.template.budget is None
+        is_plain = is_plain and not size.has_thoughts
         return size.prompts if is_plain and sampling.logprobs is None and sampling.prompt_logprobs is None else None
     return None if request.echo else size.prompts
 
@@ -77,6 +87,7 @@ def body_of(
     elif isinstance(request, ChatRequest):
         body |= {"messages": [dict(message) for message in request.messages]}
         body |= {} if request.tool_use is None else _tools(request.tool_use, dialect)
+        body |= _template(request.template, dialect)
         body |= _chat_logprobs(request.sampling)
     else:
         body |= {"prompt": _prompt(request.prompts)}
@@ -109,6 +120,31 @@ def _sampling(sampling: Sampling, dialect: Dialect) -> dict[str, Any]:
         if (value := getattr(sampling, name)) != getattr(defaults, name):
             body[own_name] = list(value) if name in _LISTS else value
     return body
+
+
+def _template(use: TemplateUse, dialect: Dialect) -> dict[str, Any]:
+    """Return what a server gives its chat template. Raise BodyError for what it does not take."""
+    body: dict[str, Any] = {}
+    if use.variables:
+        if VARIABLES in dialect.template:
+            body[VARIABLES] = dict(use.variables)
+        else:
+            body |= {
+                _offered(EFFORT if name == EFFORT else VARIABLES, dialect): use.variables[name]
+                for name in use.variables
+            }
+    if use.budget is not None:
+        body[_offered(BUDGET, dialect)] = use.budget
+    if use.continues:
+        body |= {_offered(CONTINUE, dialect): True, GENERATION_PROMPT: False}
+    return body
+
+
+def _offered(param: str, dialect: Dialect) -> str:
+    if param in dialect.template:
+        return param
+    message = f"{param} is not offered by the engine that serves this model ({dialect.kind}); remove it"
+    raise BodyError(param, message, code="unsupported_parameter")
 
 
 def _chat_logprobs(sampling: Sampling) -> dict[str, Any]:

@@ -14,6 +14,8 @@ class Counts:
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int = 0
+    reasoning_tokens: int | None = None
+    """Of thoughts among the completion's; None: not counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

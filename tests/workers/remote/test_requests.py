@@ -109,6 +109,23 @@ def test_a_schema_goes_where_the_server_reads_it() -> None:
         sent(chat(guided_json="{"), VLLM)
 
 
+def test_what_concerns_the_template_is_passed_on_or_refused_by_name() -> None:
+    asked = chat(chat_template_kwargs={"enable_thinking": False}, thinking_token_budget=9)
+    body = sent(asked, VLLM)
+    assert (body["chat_template_kwargs"], body["thinking_token_budget"]) == ({"enable_thinking": False}, 9)
+    assert sent(chat(reasoning_effort="low"), VLLM)["chat_template_kwargs"] == {"reasoning_effort": "low"}
+    assert sent(chat(reasoning_effort="low"), OPENAI)["reasoning_effort"] == "low"
+    continued = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "So"}]
+    body = sent(chat(messages=continued, continue_final_message=True), VLLM)
+    assert (body["continue_final_message"], body["add_generation_prompt"]) == (True, False)
+    for more in ({"chat_template_kwargs": {"a": 1}}, {"thinking_token_budget": 0}, {"reasoning_effort": "low"}):
+        with pytest.raises(BodyError) as error:
+            sent(chat(**more), LLAMA_CPP_PYTHON)
+        assert (error.value.param, error.value.code) == (next(iter(more)), "unsupported_parameter")
+    with pytest.raises(BodyError, match="truncate_prompt_tokens"):
+        require_needs(completion(truncate_prompt_tokens=5), VLLM.meets, engine="vllm")
+
+
 def test_tools_and_choices_are_passed_on() -> None:
     named = {"type": "function", "function": {"name": "f"}}
     assert sent(chat(tools=[TOOL]), VLLM)["tools"] == [TOOL]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,10 +14,11 @@ from typer.testing import CliRunner
 from cli.app import app
 from jobs.batches import lifecycle
 from jobs.lines.bodies import COMPLETION_ENDPOINT
+from jobs.lines.needs import Need
 from jobs.tables import Tenant
 from tests.workers.remote.builders import CONTEXT, Post
 from tests.workers.remote.fake_server import FakeServer, Request, good_answer
-from workers.remote.dialects import OLLAMA
+from workers.remote.dialects import OLLAMA, VLLM
 from workers.remote.exchange import Patience
 from workers.remote.sizes import TokenSizes
 
@@ -89,8 +91,30 @@ def test_what_the_server_says_beside_the_answer_is_passed_on(
     assert post.run_next()
     body = post.bodies()["c0"]
     assert body["choices"][0]["message"]["reasoning_content"] == "Hm."
+    assert body["choices"][0]["reasoning_finish_reason"] == "stop"
+    assert post.rows("SELECT reasoning_tokens::int FROM ledger") == [(1,)]
     assert body["usage"]["completion_tokens_details"] == {"reasoning_tokens": 1}
     assert body["system_fingerprint"] == "fp"
+
+
+def test_thoughts_under_another_name_are_shown_and_counted_as_those_of_our_own_engine(
+    post: Post, server: FakeServer, submit_valid: SubmitLines, line: MakeLine, tokenizer: Any
+) -> None:
+    async def only_think(request: Request) -> None:
+        answer = good_answer(request.body)
+        message = {"role": "assistant", "content": None, "reasoning": "\nHm. ", "reasoning_content": None}
+        answer["choices"][0] |= {"message": message, "finish_reason": "length"}
+        await request.answer(json.dumps(answer).encode())
+
+    server.behaviours["only-think"] = only_think
+    asked = [{"role": "user", "content": "misbehave only-think"}]
+    submit_valid([line(0, messages=asked)])
+    post.open(sizes=TokenSizes(tokenizer, max_model_len=CONTEXT), dialect=replace(VLLM, meets=~Need.TOKEN_PROMPTS))
+    assert post.run_next()
+    (choice,) = post.bodies()["c0"]["choices"]
+    assert choice["message"] == {"role": "assistant", "content": None, "reasoning_content": "Hm."}
+    assert (choice["finish_reason"], choice["reasoning_finish_reason"]) == ("length", "length")
+    assert post.rows("SELECT reasoning_tokens::int FROM ledger") == [(2,)], "no more than its tokens"
 
 
 def test_what_was_paid_for_in_vain_stands_beside_the_bill(
