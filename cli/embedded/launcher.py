@@ -50,5 +50,21 @@ class BenchLauncher:
             )
         )
 
+    def server(self, module: str, *arguments: str, log: str, environment: Mapping[str, str]) -> Server:
+        """Plan a module that listens on a socket, which is its first argument."""
+        folder = self._folder / "run"
+        socket = folder / f"{log}.socket"
+        spec = ChildSpec(
+            name=log,
+            command=command_of(module, str(socket), *arguments),
+            environment={**os.environ, **environment},
+            log_path=self._log(log),
+            is_ready=socket.exists,
+            before_start=lambda: socket.unlink(missing_ok=True),
+            ready_seconds=_READY_SECONDS,
+            death_signal=signal.SIGKILL,
+        )
+        return Server(process=Child(spec), socket=socket, folder=folder)
+
     def _log(self, name: str) -> Path:
         return self._folder / "logs" / f"{name}.log"

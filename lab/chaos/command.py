@@ -48,7 +48,21 @@ _COUNTS = {
     Kind.POSTGRES_CRASH: ("--postgres-crashes", 2),
     Kind.CONNECTIONS: ("--broken-connections", 4),
     Kind.ROLE_KILL: ("--role-kills", 3),
+    Kind.SERVER_KILL: ("--server-kills", 0),
+    Kind.SERVER_HANG: ("--server-hangs", 0),
+    Kind.SERVER_CUT: ("--server-cuts", 0),
 }
+"""The option of each kind of fault, and its default."""
+_WITH_SERVER = {
+    Kind.WORKER_KILL: 12,
+    Kind.WORKER_STOP: 4,
+    Kind.SERVER_KILL: 18,
+    Kind.SERVER_HANG: 10,
+    Kind.SERVER_CUT: 16,
+}
+"""Defaults with `--engine openai`; of other kinds there are none."""
+_OF_OWN_ENGINE = (Kind.ENGINE_KILL, Kind.ENGINE_FREEZE)
+_OF_SERVER = (Kind.SERVER_KILL, Kind.SERVER_HANG, Kind.SERVER_CUT)
 _SAY_SECONDS = 60.0
 _WEBHOOK_SECONDS = 120.0
 _NUM_BATCHES = "SELECT count(*) FROM batch"
@@ -80,12 +94,18 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         action="store_true",
         help="workers run the demo model; its answers are compared with the bare engine's",
     )
+    parser.add_argument(
+        "--engine",
+        choices=("own", "openai"),
+        default="own",
+        help="openai: workers ask one server, which computes nothing and is killed, hung and cut off (60 faults)",
+    )
     for kind, (option, default) in _COUNTS.items():
-        parser.add_argument(option, type=_count, default=default, metavar="N", help=str(kind))
+        shown = f"{kind} [default: {default}; with --engine openai {_WITH_SERVER.get(kind, 0)}]"
+        parser.add_argument(option, type=_count, metavar="N", help=shown)
     parser.add_argument(
         "--store-minutes",
         type=_minutes,
-        default=1.0,
         help="total time, in parts, in which the object store answers 503, 404 or 200 with a page, or hangs",
     )
     parser.add_argument("--data-dir", metavar="FOLDER", help="new folder in which data and logs are kept")
@@ -95,7 +115,26 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parsed = parser.parse_args(arguments)
     if parsed.flows is not None and parsed.demo_model:
         parser.error("--flows and --demo-model are given; the demo model cannot state answers. Leave one out.")
+    _complete(parser, parsed)
     return parsed
+
+
+def _complete(parser: argparse.ArgumentParser, parsed: argparse.Namespace) -> None:
+    """Set the options that were left out, and refuse those that do not go with the engine."""
+    has_server = parsed.engine == "openai"
+    if has_server and (parsed.flows is not None or parsed.demo_model):
+        parser.error("--engine openai goes with neither --flows nor --demo-model. Leave one out.")
+    if parsed.store_minutes is None:
+        parsed.store_minutes = 0.0 if has_server else 1.0
+    for kind, (option, default) in _COUNTS.items():
+        if getattr(parsed, _name(option)) is None:
+            setattr(parsed, _name(option), _WITH_SERVER.get(kind, 0) if has_server else default)
+        if getattr(parsed, _name(option)) and kind in (_OF_OWN_ENGINE if has_server else _OF_SERVER):
+            parser.error(f"{option} is given with --engine {parsed.engine}, where nothing can fail so. Leave it out.")
+
+
+def _name(option: str) -> str:
+    return option[2:].replace("-", "_")
 
 
 def _count(text: str) -> int:
@@ -145,7 +184,7 @@ def _new_folder(data_dir: str | None) -> Path:
 def _carry_out(
     arguments: argparse.Namespace, launcher: Launcher, folder: Path, *, lease_seconds: float, log: TextIO
 ) -> report.Run:
-    counts = {kind: getattr(arguments, option[2:].replace("-", "_")) for kind, (option, _) in _COUNTS.items()}
+    counts = {kind: getattr(arguments, _name(option)) for kind, (option, _) in _COUNTS.items()}
     counts[Kind.STORE_TROUBLE] = round(arguments.store_minutes * 60 / TROUBLE_SECONDS)
     plan = plan_faults(counts, seconds=arguments.minutes * 60, seed=arguments.seed)
     with ExitStack() as closing:
@@ -184,7 +223,8 @@ def _carry_out(
 def _stack_plan(arguments: argparse.Namespace, folder: Path) -> StackPlan:
     counts = {"num_workers": arguments.workers, "num_seats": arguments.seats}
     if arguments.flows is None:
-        return StackPlan(**counts, computes=arguments.demo_model)
+        has_server = arguments.engine == "openai"
+        return StackPlan(**counts, computes=arguments.demo_model, has_server=has_server)
     embedder = write_embedder(folder / "embedder")
     return StackPlan(**counts, computes=False, embedder=embedder, variables=translations.variables())
 

@@ -19,7 +19,7 @@ from typing import TextIO
 import psutil
 import psycopg
 
-from lab.chaos.plan import BLOCK_SECONDS, OUTAGE_SECONDS, TROUBLE_SECONDS, Kind, PlannedFault
+from lab.chaos.plan import BLOCK_SECONDS, HANG_SECONDS, OUTAGE_SECONDS, TROUBLE_SECONDS, Kind, PlannedFault
 from lab.chaos.stack import Kept, Stack, children_of
 from lab.s3_server import Mood
 
@@ -122,6 +122,9 @@ class Chaos:
             Kind.CONNECTIONS: lambda: self._break_connections(planned),
             Kind.ROLE_KILL: lambda: self._kill_role(planned),
             Kind.STORE_TROUBLE: lambda: self._trouble_store(planned),
+            Kind.SERVER_KILL: lambda: self._kill_server(planned.kind),
+            Kind.SERVER_HANG: lambda: self._hang_server(planned.kind),
+            Kind.SERVER_CUT: lambda: self._cut_server(planned.kind),
         }
         if time.monotonic() < self._gives_up_at and not strike[planned.kind]():
             self._after(_AGAIN_SECONDS, lambda: self._strike(planned, rng))
@@ -142,22 +145,23 @@ class Chaos:
         self,
         planned: PlannedFault,
         rng: random.Random,
-        strike: Callable[[Kept, psutil.Process, Sequence[HeldChunk]], None],
+        strike: Callable[[Kept, psutil.Process | None, Sequence[HeldChunk]], None],
     ) -> bool:
         """Inject a fault into a worker that has work, or into its engine; return False if none has any."""
         running = [kept for kept in self.stack.workers if kept.process.is_running and kept.name not in self._stopped]
         for worker in rng.sample(running, len(running)):
             engine, chunks = self.stack.engine_of(worker), self._held(worker)
-            if engine is not None and chunks and worker.name not in self._without_engine:
+            has_engine = engine is not None or self.stack.server is not None
+            if has_engine and chunks and worker.name not in self._without_engine:
                 strike(worker, engine, chunks)
                 return True
         return False
 
-    def _kill_worker(self, worker: Kept, _: psutil.Process, chunks: Sequence[HeldChunk]) -> None:
+    def _kill_worker(self, worker: Kept, _: psutil.Process | None, chunks: Sequence[HeldChunk]) -> None:
         self._note(Kind.WORKER_KILL, worker.name, chunks)
         worker.process.kill()
 
-    def _stop_worker(self, worker: Kept, _: psutil.Process, chunks: Sequence[HeldChunk]) -> None:
+    def _stop_worker(self, worker: Kept, _: psutil.Process | None, chunks: Sequence[HeldChunk]) -> None:
         fault = self._note(Kind.WORKER_STOP, worker.name, chunks)
         worker.process.send(signal.SIGSTOP)
         self._stopped.add(worker.name)
@@ -169,13 +173,14 @@ class Chaos:
 
         self._after(self.lease_seconds + _PAST_LEASE_SECONDS, go_on)
 
-    def _kill_engine(self, worker: Kept, engine: psutil.Process, chunks: Sequence[HeldChunk]) -> None:
+    def _kill_engine(self, worker: Kept, engine: psutil.Process | None, chunks: Sequence[HeldChunk]) -> None:
         self._lose_engine(self._note(Kind.ENGINE_KILL, worker.name, chunks), engine, signal.SIGKILL)
 
-    def _freeze_engine(self, worker: Kept, engine: psutil.Process, chunks: Sequence[HeldChunk]) -> None:
+    def _freeze_engine(self, worker: Kept, engine: psutil.Process | None, chunks: Sequence[HeldChunk]) -> None:
         self._lose_engine(self._note(Kind.ENGINE_FREEZE, worker.name, chunks), engine, signal.SIGSTOP)
 
-    def _lose_engine(self, fault: Fault, engine: psutil.Process, how: signal.Signals) -> None:
+    def _lose_engine(self, fault: Fault, engine: psutil.Process | None, how: signal.Signals) -> None:
+        assert engine is not None, "these faults are planned for workers with an engine of their own"
         with suppress(psutil.NoSuchProcess):
             engine.send_signal(how)
         self._without_engine[fault.what] = fault, engine.pid
@@ -251,6 +256,38 @@ class Chaos:
         self._note(planned.kind, role.name)
         role.process.kill()
         return True
+
+    def _kill_server(self, kind: Kind) -> bool:
+        server = self._running_server()
+        if server is not None:
+            self._note(kind, server.name)
+            server.process.kill()
+        return server is not None
+
+    def _hang_server(self, kind: Kind) -> bool:
+        server = self._running_server()
+        if server is None:
+            return False
+        fault, pid = self._note(kind, f"{HANG_SECONDS:g} s"), server.process.pid
+        server.process.send(signal.SIGSTOP)
+
+        def go_on() -> None:
+            if server.process.pid == pid and server.process.is_running:  # it may have been killed meanwhile
+                server.process.send(signal.SIGCONT)
+            fault.until = time.time()
+
+        self._after(HANG_SECONDS, go_on)
+        return True
+
+    def _cut_server(self, kind: Kind) -> bool:
+        server = self._running_server()
+        if server is not None:
+            self._note(kind, f"{self.stack.proxies[server.name].cut()} cut")
+        return server is not None
+
+    def _running_server(self) -> Kept | None:
+        server = self.stack.server
+        return server if server is not None and server.process.is_running else None
 
     def _trouble_store(self, planned: PlannedFault) -> bool:
         mood = _MOODS[planned.number % len(_MOODS)]

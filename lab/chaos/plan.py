@@ -11,6 +11,8 @@ TROUBLE_SECONDS = 20.0
 """Duration of one trouble of the object store."""
 OUTAGE_SECONDS = 60.0
 """Duration of one outage of Valkey."""
+HANG_SECONDS = 12.0
+"""How long a server of somebody else hangs: longer than a worker waits for an answer."""
 BLOCK_SECONDS = 4.0
 """How long connections pass nothing on before they are cut."""
 
@@ -28,6 +30,9 @@ class Kind(StrEnum):
     CONNECTIONS = "connections broken"
     ROLE_KILL = "API, control worker or dispatcher killed"
     STORE_TROUBLE = "object store in trouble"
+    SERVER_KILL = "server of the engine killed"
+    SERVER_HANG = "server of the engine hung"
+    SERVER_CUT = "connections to the server cut"
 
 
 @dataclass(frozen=True, slots=True, order=True)

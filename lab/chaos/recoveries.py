@@ -15,7 +15,7 @@ from lab.chaos.stack import Stack
 
 OF_A_WORKER = (Kind.WORKER_KILL, Kind.WORKER_STOP)
 OF_AN_ENGINE = (Kind.ENGINE_KILL, Kind.ENGINE_FREEZE)
-_OF_ALL = (Kind.STORE_TROUBLE, Kind.POSTGRES_CRASH, Kind.CONNECTIONS)
+_OF_ALL = (Kind.STORE_TROUBLE, Kind.POSTGRES_CRASH, Kind.CONNECTIONS, Kind.SERVER_KILL, Kind.SERVER_HANG)
 """Faults that affect all work: a concurrent fault's recovery may be theirs, too."""
 _FELT_SECONDS = 10.0
 """How long a fault is considered to affect others after its end."""

@@ -31,6 +31,10 @@ _EACH = 2
 _PAUSE_SECONDS = 0.3
 _STEP_SECONDS, _TOKENS_A_STEP = 0.05, 4
 """Of an engine: a line takes about a fifth of a second, so that faults hit lines in progress."""
+_SERVER, _SERVER_SECONDS = "server", 0.2
+"""A server of somebody else: its name, and how long an answer takes."""
+_ANSWER_SECONDS = 6.0
+"""How long workers wait for an answer: less than the server hangs."""
 _AMPLE_TOKENS = 10**12
 """A limit that no run reaches: lines of a tenant with a limit are covered by its budget before they run."""
 
@@ -64,6 +68,7 @@ class Launcher(Protocol):
     def postgres(self) -> Server: ...
     def valkey(self) -> Server: ...
     def role(self, name: str, *arguments: str, log: str, environment: Mapping[str, str]) -> Process: ...
+    def server(self, module: str, *arguments: str, log: str, environment: Mapping[str, str]) -> Server: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -105,11 +110,14 @@ class Stack:
     """Of `TENANTS`; the second one has a limit."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Of its roles."""
+    server: Kept | None = None
+    """Answers the lines, where workers have no engine of their own."""
 
     def tend(self) -> None:
         """Restart dead processes."""
         now = time.monotonic()
-        for kept in (self.postgres, self.valkey, *self.roles.values(), *self.workers):
+        servers = () if self.server is None else (self.server,)
+        for kept in (self.postgres, self.valkey, *servers, *self.roles.values(), *self.workers):
             kept.tend(now)
 
     def query(self, sql: str, *values: object) -> list[Any]:
@@ -144,6 +152,8 @@ class StackPlan:
     num_seats: int
     computes: bool
     """Whether workers have their own engine, with the demo model."""
+    has_server: bool = False
+    """Whether workers ask one server in place of an engine of their own."""
     embedder: Path | None = None
     """Folder of an embedding model; with it there are also prepare workers, and prompts may state their answers."""
     variables: Mapping[str, str] = field(default_factory=dict)
@@ -155,11 +165,17 @@ def running_stack(launcher: Launcher, s3: S3Server, plan: StackPlan) -> Iterator
     """Start everything, wait until it is ready, and finally stop it."""
     with ExitStack() as closing:
         postgres, valkey = launcher.postgres(), launcher.valkey()
-        for server in (postgres, valkey):
+        servers = {"postgres": postgres, "valkey": valkey}
+        if plan.has_server:
+            seconds = {no_compute.SERVER_SECONDS: str(_SERVER_SECONDS)}
+            servers[_SERVER] = launcher.server(
+                "lab.no_compute.server", str(MODEL_FOLDER), log=_SERVER, environment=seconds
+            )
+        for server in servers.values():
             server.process.start()
             closing.callback(server.process.stop)
             server.process.wait_until_ready()
-        proxies = {name: Proxy(server.socket) for name, server in (("postgres", postgres), ("valkey", valkey))}
+        proxies = {name: Proxy(server.socket) for name, server in servers.items()}
         for proxy in proxies.values():
             closing.callback(proxy.close)
         database_url = f"postgresql://tokenmill@/tokenmill?host={postgres.socket.parent}"
@@ -176,9 +192,14 @@ def running_stack(launcher: Launcher, s3: S3Server, plan: StackPlan) -> Iterator
             log: launcher.role(name, *arguments, log=log, environment={**environment, **plan.variables})
             for log, name, arguments in _roles(plan, port)
         }
-        engine = {} if plan.computes else _no_compute(plan)
+        engine = {} if plan.computes or plan.has_server else _no_compute(plan)
+        remote = _server_options(proxies[_SERVER].port, plan) if plan.has_server else ()
         workers = [
-            launcher.role("worker", "--model", MODEL, log=f"worker-{number}", environment={**environment, **engine})
+            launcher.role(
+                *("worker", "--model", MODEL, *remote),
+                log=f"worker-{number}",
+                environment={**environment, **engine},
+            )
             for number in range(plan.num_workers)
         ]
         for process in (*roles.values(), *workers):
@@ -198,7 +219,15 @@ def running_stack(launcher: Launcher, s3: S3Server, plan: StackPlan) -> Iterator
             base_url=f"http://127.0.0.1:{port}",
             keys=secrets,
             environment=environment,
+            server=Kept(_SERVER, servers[_SERVER].process) if plan.has_server else None,
         )
+
+
+def _server_options(port: int, plan: StackPlan) -> Sequence[str]:
+    """Return the options of workers that ask the server, through its proxy."""
+    url, folder = f"http://127.0.0.1:{port}/v1", str(MODEL_FOLDER)
+    patience = ("--answer-seconds", f"{_ANSWER_SECONDS:g}", "--max-concurrency", str(plan.num_seats))
+    return ("--engine", "openai", "--url", url, "--tokenizer", folder, *patience)
 
 
 def _roles(plan: StackPlan, port: int) -> Iterator[tuple[str, str, Sequence[str]]]:

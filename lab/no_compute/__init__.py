@@ -16,6 +16,8 @@ _STAND_IN = Path(__file__).parent / "stand_in"
 STEP_SECONDS, TOKENS_A_STEP = "NO_COMPUTE_STEP_SECONDS", "NO_COMPUTE_TOKENS_A_STEP"
 NUM_SEATS, STATED = "NO_COMPUTE_SEATS", "NO_COMPUTE_STATED"
 """Variables of the engine's process."""
+SERVER_SECONDS = "NO_COMPUTE_SERVER_SECONDS"
+"""Variable of `lab.no_compute.server`: how long an answer takes."""
 
 
 def environment(
