@@ -41,7 +41,7 @@ class PoolExpected:
         return {"scores": self._scores(body)} if self.is_rerank else {"vectors": self._vectors(body)}
 
     def _vectors(self, body: Mapping[str, Any]) -> Sequence[Sequence[float]]:
-        vectors = [one.get("embedding") for one in self._in_order(body.get("data"))]
+        vectors: list[Any] = [one.get("embedding") for one in self._in_order(body.get("data"))]
         if not all(isinstance(vector, list) and vector and all(map(is_number, vector)) for vector in vectors):
             raise NotAnAnswerError("has a vector that is no list of numbers")
         if len({len(vector) for vector in vectors}) > 1:
@@ -49,7 +49,7 @@ class PoolExpected:
         return vectors
 
     def _scores(self, body: Mapping[str, Any]) -> Sequence[float]:
-        scores = [one.get("relevance_score") for one in self._in_order(body.get("results"))]
+        scores: list[Any] = [one.get("relevance_score") for one in self._in_order(body.get("results"))]
         if not all(map(is_number, scores)):
             raise NotAnAnswerError("has a score that is no number")
         return scores
