@@ -72,7 +72,7 @@ def identify(address: Address, *, named: str | None, served: str | None) -> Iden
     headers = {} if address.key is None else {"Authorization": f"Bearer {address.key}"}
     with httpx.Client(headers=headers, timeout=_SECONDS, trust_env=False, follow_redirects=False) as client:
         offered = _models(client, address)
-        own = _chosen(offered, named, served)
+        own = _with_base(_chosen(offered, named, served), offered)
         return _identity(_Reader(client, address), own)
 
 
@@ -120,6 +120,12 @@ def _chosen(offered: Sequence[Mapping[str, Any]], named: str | None, served: str
     names = ", ".join(list(by_name)[:_FEW]) or "none"
     given = "no model of the server was named" if named is None else f"the server has no model {named!r}"
     raise InputError(f"{given}; it offers {names}. Name one of them with --server-model.")
+
+
+def _with_base(own: Mapping[str, Any], offered: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """Return an adapter's entry with the context of its base model, which vLLM shows at the base alone."""
+    base: Mapping[str, Any] = next((one for one in offered if one["id"] == own.get("parent")), {})
+    return {**own, "max_model_len": _number(own, "max_model_len") or base.get("max_model_len")}
 
 
 def _identity(reader: _Reader, own: Mapping[str, Any]) -> Identity:

@@ -99,6 +99,13 @@ def test_a_plain_request_is_asked_first_and_tells_the_name_in_answers(server: Fa
     assert (check.path, name, check.expected.answers_as) == ("chat/completions", "served", "served")
 
 
+def test_an_adapter_has_the_context_of_its_base_model(server: FakeServer) -> None:
+    base = {"id": "base", "owned_by": "vllm", "max_model_len": 512}
+    server.models = [base, {"id": "poems", "owned_by": "vllm", "parent": "base", "max_model_len": None}]
+    identity = identify(Address(url=server.url), named="poems", served="poems")
+    assert (identity.model, identity.max_model_len) == ("poems", 512)
+
+
 def test_a_server_that_counts_nothing_needs_a_tokenizer(server: FakeServer) -> None:
     address = Address(url=server.url)
     identity = identify(address, named=None, served=None)
