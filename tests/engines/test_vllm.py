@@ -1,0 +1,165 @@
+"""A real vLLM behind a worker: greedy answers are our engine's, and what its features give are valid answers.
+
+Not run by default: `bash scripts/real-engines && bash scripts/test -m engines tests/engines`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from openai.types import CreateEmbeddingResponse
+from openai.types.chat import ChatCompletion
+from transformers import AutoTokenizer
+
+from engine import LLM, SamplingParams
+from engine.pooling.embedder import Embedder
+from jobs.lines.bodies import CHAT_ENDPOINT, COMPLETION_ENDPOINT
+from jobs.lines.embedding_bodies import EMBEDDING_ENDPOINT
+from lab.make_model import copy_model
+from tests.engines.fixtures import Connect
+from tests.engines.models import KINDS, ClearLine, clear_lines, make_model
+from tests.engines.servers import vllm_server
+from tests.real_model import real_encoder, real_model
+from workers.remote.sizes import ByteSizes, TokenSizes
+
+pytestmark = [pytest.mark.engines, pytest.mark.long, pytest.mark.timeout(1800)]
+
+NUM_LINES = 100
+"""Of each kind of model."""
+CONTEXT = 512
+NEAR = 0.02
+"""The lead of a token that fp32 of two engines may decide differently, in a model with bf16 weights."""
+_OPTIONS = ("--dtype", "float32", "--max-model-len", str(CONTEXT), "--max-num-seqs", "16")
+_TOOLS = ("--enable-auto-tool-choice", "--tool-call-parser", "hermes")
+
+Submit = Callable[..., str]
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]:
+    folder = tmp_path_factory.mktemp(request.param)
+    path = make_model(folder / "model", request.param)
+    with vllm_server(path, *_OPTIONS, *_TOOLS, name=request.param, log=folder / "log") as url:
+        yield path, url
+
+
+def lines_of(bodies: list[dict[str, Any]], endpoint: str) -> list[dict[str, Any]]:
+    return [
+        {"custom_id": f"c{number}", "method": "POST", "url": endpoint, "body": body}
+        for number, body in enumerate(bodies)
+    ]
+
+
+def run_all(connect: Connect, url: str, submit: Submit, bodies: list[dict[str, Any]], **options: Any) -> list[Any]:
+    """Run the bodies as a batch of their endpoint; return the bodies of the answers."""
+    post = connect(url, **options)
+    endpoint = CHAT_ENDPOINT if "messages" in bodies[0] else COMPLETION_ENDPOINT
+    endpoint = EMBEDDING_ENDPOINT if "input" in bodies[0] else endpoint
+    submit(lines_of(bodies, endpoint), endpoint=endpoint)
+    while post.rows("SELECT 1 FROM chunk WHERE state <> 'done'"):
+        assert post.run_next()
+    post.billed()
+    answers = post.bodies()
+    return [answers[f"c{number}"] for number in range(len(bodies))]
+
+
+def text_of(answer: dict[str, Any]) -> str:
+    (choice,) = answer["choices"]
+    return str(choice["message"]["content"] if "message" in choice else choice["text"])
+
+
+@pytest.mark.parametrize("has_tokenizer", [True, False])
+@pytest.mark.parametrize("is_chat", [True, False])
+def test_greedy_answers_are_those_of_our_engine(
+    served: tuple[Path, str], is_chat: bool, has_tokenizer: bool, connect: Connect, submit_valid: Submit
+) -> None:
+    path, url = served
+    lines = [line for line in clear_lines(path, NUM_LINES) if ("messages" in line.body) is is_chat]
+    sizes = TokenSizes(AutoTokenizer.from_pretrained(path), max_model_len=CONTEXT) if has_tokenizer else None
+    answers = run_all(connect, url, submit_valid, [line.body for line in lines], sizes=sizes)
+    found = [ClearLine(body=line.body, **_read(answer)) for line, answer in zip(lines, answers, strict=True)]
+    assert sum(one == two for one, two in zip(found, lines, strict=True)) == len(lines)
+
+
+def _read(answer: dict[str, Any]) -> dict[str, Any]:
+    reason, num = answer["choices"][0]["finish_reason"], answer["usage"]["completion_tokens"]
+    return {"text": text_of(answer), "finish_reason": reason, "num_tokens": num}
+
+
+SCHEMA = {"type": "object", "properties": {"a": {"enum": ["x", "y"]}}, "required": ["a"], "additionalProperties": False}
+TOOL = {"type": "function", "function": {"name": "f", "parameters": SCHEMA}}
+
+
+@pytest.mark.parametrize("served", ["llama"], indirect=True)
+def test_every_feature_gives_a_valid_answer(served: tuple[Path, str], connect: Connect, submit_valid: Submit) -> None:
+    _, url = served
+    hello = {"model": "demo", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 40, "temperature": 0.0}
+    schema = {"type": "json_schema", "json_schema": {"name": "s", "schema": SCHEMA, "strict": True}}
+    asked: list[dict[str, Any]] = [
+        {"n": 2, "temperature": 1.0, "seed": 3},
+        {"logprobs": True, "top_logprobs": 2, "max_tokens": 3},
+        {"response_format": schema},
+        {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "f"}}, "max_tokens": 200},
+        {"tools": [TOOL], "tool_choice": "required", "max_tokens": 200},
+        {"structured_outputs": {"choice": ["alpha", "beta"]}},
+        {"structured_outputs": {"regex": "[0-9]{3}"}},
+        {"stop": ["e", "a", "o"]},
+        {"min_tokens": 5, "max_tokens": 5, "bad_words": ["x"], "top_k": 3, "min_p": 0.1, "repetition_penalty": 1.1},
+        {"messages": [{"role": "user", "content": "word " * 600}]},
+    ]
+    answers = run_all(connect, url, submit_valid, [hello | more for more in asked])
+    two, scored, formed, named, required, chosen, three, stopped, limited = map(
+        ChatCompletion.model_validate, answers[:-1]
+    )
+    assert [choice.index for choice in two.choices] == [0, 1]
+    assert scored.choices[0].logprobs is not None
+    assert [len(each.top_logprobs) for each in scored.choices[0].logprobs.content or ()] == [2, 2, 2]
+    assert json.loads(formed.choices[0].message.content or "")["a"] in ("x", "y")
+    for answer in (named, required):
+        (call,) = answer.choices[0].message.tool_calls or ()
+        assert (call.type, json.loads(call.function.arguments)["a"] in ("x", "y")) == ("function", True)
+    assert chosen.choices[0].message.content in ("alpha", "beta")
+    assert (three.choices[0].message.content or "").isdecimal()
+    assert not set("eao") & set(stopped.choices[0].message.content or "")
+    assert limited.usage is not None
+    assert limited.usage.completion_tokens == 5
+    assert answers[-1]["error"]["code"] == "context_length_exceeded"
+
+
+def test_a_real_model_differs_from_our_engine_only_where_two_tokens_tie(
+    tmp_path: Path, connect: Connect, submit_valid: Submit
+) -> None:
+    path = copy_model(tmp_path / "model", real_model())
+    llm = LLM(path, dtype="float32", max_model_len=CONTEXT)
+    prompts = [f"The capital of {country} is" for country in ("France", "Peru", "Chad", "Japan", "Italy", "Cuba")]
+    outputs = llm.generate(prompts, SamplingParams(temperature=0.0, max_tokens=24, logprobs=2))
+    with vllm_server(path, *_OPTIONS, name="smollm2", log=tmp_path / "log") as url:
+        bodies = [{"model": "demo", "prompt": text, "max_tokens": 24, "temperature": 0.0} for text in prompts]
+        answers = run_all(connect, url, submit_valid, bodies)
+    for output, answer in zip(outputs, answers, strict=True):
+        own = output.outputs[0]
+        theirs = llm.tokenizer.encode(text_of(answer), add_special_tokens=False)
+        place = next(
+            (at for at, pair in enumerate(zip(own.token_ids, theirs, strict=False)) if pair[0] != pair[1]), None
+        )
+        if place is not None:
+            first, second = sorted((one.logprob for one in own.logprobs[place].values()), reverse=True)[:2]
+            assert first - second < NEAR
+
+
+def test_vectors_are_those_of_our_encoder(tmp_path: Path, connect: Connect, submit_valid: Submit) -> None:
+    path = real_encoder()
+    texts = ["A dog barks.", "Ein Hund bellt.", "Rates rise", "x", "word " * 120]
+    with vllm_server(path, "--runner", "pooling", "--dtype", "float32", name="minilm", log=tmp_path / "log") as url:
+        bodies = [{"model": "demo", "input": texts}, {"model": "demo", "input": texts[0], "dimensions": 8}]
+        whole, short = run_all(connect, url, submit_valid, bodies, sizes=ByteSizes(max_model_len=256))
+    embedder = Embedder(path)
+    vectors = [one.embedding for one in CreateEmbeddingResponse.model_validate(whole).data]
+    assert np.abs(np.array(vectors) - embedder.embed(texts).vectors).max() < 1e-3
+    cut = embedder.shorten(embedder.embed(texts[:1]).vectors[0], 8)
+    assert np.abs(np.array(short["data"][0]["embedding"]) - cut).max() < 1e-3
