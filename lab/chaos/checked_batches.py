@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
@@ -13,7 +12,6 @@ from lab.chaos.expected import ENDPOINT, Answer, Found, Lines, check_files
 from lab.chaos.patience import PatientClient, patiently
 from lab.chaos.stack import MODEL_FOLDER, Stack
 
-POLL_SECONDS = 0.5
 ENDS = ("completed", "failed", "expired", "cancelled")
 _NOT_RUN = {"cancelled": "batch_cancelled", "expired": "batch_expired"}
 _LEDGER = """
@@ -37,9 +35,7 @@ def submit_content(client: PatientClient, content: bytes, *, endpoint: str, key:
 
 def until_ended(client: PatientClient, batch_id: str) -> dict[str, Any]:
     """Return a batch once it has ended."""
-    while (batch := client.call("GET", f"/batches/{batch_id}"))["status"] not in ENDS:
-        time.sleep(POLL_SECONDS)
-    return batch
+    return client.ended(f"/batches/{batch_id}", lambda batch: batch["status"] in ENDS)
 
 
 def check(

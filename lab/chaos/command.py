@@ -15,8 +15,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TextIO
@@ -65,6 +67,7 @@ _OF_OWN_ENGINE = (Kind.ENGINE_KILL, Kind.ENGINE_FREEZE)
 _OF_SERVER = (Kind.SERVER_KILL, Kind.SERVER_HANG, Kind.SERVER_CUT)
 _SAY_SECONDS = 60.0
 _WEBHOOK_SECONDS = 120.0
+_TEND_SECONDS = 0.2
 _NUM_BATCHES = "SELECT count(*) FROM batch"
 
 
@@ -202,10 +205,11 @@ def _carry_out(
         seconds = time.time() - started_at
         findings = [*load.faults]
         if traffic is not None:
-            findings += _wrong_batches(stack, traffic, received)
+            findings += _tended(stack, _wrong_batches(stack, traffic, received))
         if flows is not None:
-            findings += flows.findings()
-        findings += _audited(stack)
+            findings += _tended(stack, flows.findings())
+        audit = _audit(stack)
+        findings += audit.findings
         return report.Run(
             seed=arguments.seed,
             started_at=started_at,
@@ -216,6 +220,7 @@ def _carry_out(
             faults=chaos.done,
             recoveries=measure(stack, chaos.done),
             num_repeated_webhooks=received.num_repeats,
+            audit=audit.output,
             findings=findings,
         )
 
@@ -289,16 +294,34 @@ def _wrong_batches(stack: Stack, traffic: Traffic, received: Received) -> Iterat
         yield f"{len(traffic.outcomes)} batches were submitted, but there are {num_batches}"
 
 
-def _audited(stack: Stack) -> Iterator[str]:
-    audit = subprocess.run(
+def _tended(stack: Stack, findings: Iterable[str]) -> list[str]:
+    """Collect findings in a thread, while this one restarts what has died; an error that ends them is the last one."""
+    collected: list[str] = []
+    with ThreadPoolExecutor(1) as pool:
+        collecting = pool.submit(collected.extend, findings)
+        while not collecting.done():
+            stack.tend()
+            time.sleep(_TEND_SECONDS)
+    error = collecting.exception()
+    return collected if error is None else [*collected, f"the final checks ended early: {error!r}"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Audit:
+    output: str
+    findings: Sequence[str]
+
+
+def _audit(stack: Stack) -> _Audit:
+    ended = subprocess.run(
         [sys.executable, "-m", "cli.main", "audit"],
         env={**os.environ, **stack.environment},
         capture_output=True,
         text=True,
         check=False,
     )
-    if audit.returncode:
-        yield from (f"audit: {line}" for line in (audit.stdout + audit.stderr).splitlines())
+    findings = (ended.stdout + ended.stderr).splitlines() if ended.returncode else ()
+    return _Audit(output=ended.stdout, findings=[f"audit: {line}" for line in findings])
 
 
 def _untold(outcomes: Sequence[Outcome], received: Received) -> Iterator[str]:

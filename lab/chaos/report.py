@@ -32,6 +32,8 @@ class Run:
     faults: Sequence[Fault]
     recoveries: Sequence[Recovery]
     num_repeated_webhooks: int
+    audit: str
+    """Output of `tokenmill audit` at the end."""
     findings: Sequence[str]
     """Each is something lost, repeated or billed wrongly."""
 
@@ -52,6 +54,7 @@ def as_json(run: Run) -> dict[str, Any]:
         "flows": {recipe: _of_recipe(recipe, run.flows) for recipe in sorted({flow.recipe for flow in run.flows})},
         "processes_killed": _processes_killed(run.faults),
         "repeated_webhook_requests": run.num_repeated_webhooks,
+        "audit": run.audit.splitlines(),
         "findings": list(run.findings),
         "fault_counts": dict(Counter(fault.kind.value for fault in run.faults)),
         "recoveries": [row for kind in Kind for row in _recovery_rows(kind, run.recoveries)],
@@ -78,6 +81,10 @@ def as_markdown(run: Run) -> str:
             f"| {row['until']} | {row['num']} | {row['p50']:.1f} | {row['p99']:.1f} | {row['longest']:.1f} |"
             for row in values["recoveries"]
         ),
+        "",
+        "`tokenmill audit` at the end:",
+        "",
+        *(f"    {line}" for line in values["audit"]),
         "",
         "Nothing lost, repeated or billed twice." if not run.findings else f"{len(run.findings)} findings:",
         *(f"- {finding}" for finding in run.findings),

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-import psycopg
-
 from lab.chaos import checked_batches
-from lab.chaos.checked_batches import ENDS, POLL_SECONDS
+from lab.chaos.checked_batches import ENDS
 from lab.chaos.expected import Answer, Found, Lines
 from lab.chaos.load import Load
-from lab.chaos.patience import PatientClient
+from lab.chaos.patience import PatientClient, patiently
 from lab.chaos.receiver import Received
 from lab.chaos.stack import MODEL, Stack
 
@@ -108,19 +104,19 @@ class Traffic(Load[Outcome]):
 
     def _wait(self, client: PatientClient, batch_id: str, fate: Fate, *, after: float) -> dict[str, Any]:
         """Return the batch once it has ended; end it early if that is its fate."""
-        is_left = fate not in (Fate.CANCELLED, Fate.EXPIRED)
-        while (batch := client.call("GET", f"/batches/{batch_id}"))["status"] not in ENDS:
-            if not is_left and batch["status"] == "in_progress" and batch["request_counts"]["completed"] >= after:
-                is_left = self._end_early(client, batch_id, fate)
-            time.sleep(POLL_SECONDS)
-        return batch
 
-    def _end_early(self, client: PatientClient, batch_id: str, fate: Fate) -> bool:
-        """Cancel or expire a batch; return whether the request was accepted."""
+        def is_far(batch: dict[str, Any]) -> bool:
+            has_begun = batch["status"] == "in_progress"
+            return batch["status"] in ENDS or (has_begun and batch["request_counts"]["completed"] >= after)
+
+        is_early = fate in (Fate.CANCELLED, Fate.EXPIRED)
+        if is_early and client.ended(f"/batches/{batch_id}", is_far)["status"] not in ENDS:
+            self._end_early(client, batch_id, fate)
+        return checked_batches.until_ended(client, batch_id)
+
+    def _end_early(self, client: PatientClient, batch_id: str, fate: Fate) -> None:
+        """Cancel or expire a batch."""
         if fate is Fate.CANCELLED:
             client.call("POST", f"/batches/{batch_id}/cancel", is_done=(_TOO_LATE,))
-            return True
-        with suppress(psycopg.Error):
-            self._stack.query(_RUN_OUT, batch_id)
-            return True
-        return False
+        else:
+            patiently(lambda: self._stack.query(_RUN_OUT, batch_id))

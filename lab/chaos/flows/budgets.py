@@ -6,8 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import suppress
 
-import psycopg
-
+from lab.chaos.patience import AWAY
 from lab.chaos.stack import Stack
 
 _LOOK_SECONDS = 0.5
@@ -41,7 +40,7 @@ class BudgetWatch:
 
     def _run(self) -> None:
         while not self._is_over.wait(_LOOK_SECONDS):
-            with suppress(psycopg.Error):  # Postgres is down
+            with suppress(*AWAY):
                 self.findings += self._look()
                 self.num_looks += 1
 

@@ -13,7 +13,7 @@ from lab.chaos.flows.place import FlowOutcome, Library, Place
 from lab.chaos.stack import EMBEDDER, MODEL
 from lab.no_compute.stated import stating
 
-_POLL_SECONDS = 1.0
+_CANCELLED_AFTER_SECONDS = 1.0
 _CHAT = "/v1/chat/completions"
 _SCHEMA = {
     "type": "object",
@@ -94,11 +94,9 @@ def _made(
     made = place.client.call("POST", f"/{kind}", json=asked, headers={"Idempotency-Key": name})
     path = f"/{kind}/{made['id']}"
     if is_cancelled:
-        time.sleep(_POLL_SECONDS)
+        time.sleep(_CANCELLED_AFTER_SECONDS)
         place.client.call("POST", f"{path}/cancel", is_done=(409,))
-    while (ended := place.client.call("GET", path))["ended_at"] is None:
-        time.sleep(_POLL_SECONDS)
-    return ended
+    return place.client.ended(path, lambda flow: flow["ended_at"] is not None)
 
 
 def _collection(place: Place, name: str, contents: Mapping[str, bytes]) -> str:

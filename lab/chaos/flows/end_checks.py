@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
+from jobs.lines.document_bodies import PREPARE_MODEL
 from lab.chaos.patience import patiently
 from lab.chaos.stack import Stack
 
@@ -15,16 +16,17 @@ _OPEN = "SELECT recipe, id, state, reason FROM flow WHERE ended_at IS NULL"
 _OF_NOBODY = """
     SELECT id, endpoint, state, metadata::text FROM batch
     WHERE NOT EXISTS (SELECT FROM flow_node WHERE batch_id = batch.id)
-        AND NOT EXISTS (SELECT FROM batch_stage WHERE stage_batch_id = batch.id)
         AND coalesce(idempotency_key, '') NOT LIKE %s
 """
 _REPEATED = """
     SELECT batch_id, count(*) FROM flow_node WHERE batch_id IS NOT NULL GROUP BY batch_id HAVING count(*) > 1
 """
 _OVERBILLED = """
-    SELECT batch.id, num_completed, coalesce(sum(num_results), 0) AS billed FROM batch
-        LEFT JOIN ledger ON ledger.batch_id = batch.id
-    GROUP BY batch.id HAVING num_completed < coalesce(sum(num_results), 0)
+    SELECT batch.id, num_billable, sum(num_results) AS billed
+    FROM batch JOIN ledger ON ledger.batch_id = batch.id,
+        -- Reading an unreadable document is billed, too; a line that a model did not answer is not.
+        LATERAL (SELECT num_completed + CASE WHEN batch.model = %s THEN num_failed ELSE 0 END) AS each (num_billable)
+    GROUP BY batch.id, num_billable HAVING num_billable < sum(num_results)
 """
 _USED = """
     SELECT run.id, (run.definition ->> 'max_tokens')::bigint, sum(ledger.input_tokens + ledger.output_tokens)
@@ -52,8 +54,8 @@ def findings(stack: Stack, *, key_prefix: str) -> Iterator[str]:
         yield f"no flow names batch {batch}"
     for batch_id, num in rows(_REPEATED):
         yield f"{num} nodes have batch {batch_id}"
-    for batch_id, completed, billed in rows(_OVERBILLED):
-        yield f"batch {batch_id} has {completed} answers and {billed} are billed"
+    for batch_id, num_billable, billed in rows(_OVERBILLED, PREPARE_MODEL):
+        yield f"batch {batch_id} has {num_billable} answers to bill and {billed} are billed"
     for run_id, cap, used in rows(_USED):
         yield f"run {run_id} has used {used} tokens of {cap}"
     yield from missed_ticks(rows(_TICKS))

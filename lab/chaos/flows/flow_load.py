@@ -15,7 +15,7 @@ from lab.chaos.flows import documents, end_checks, runs, translations
 from lab.chaos.flows.budgets import BudgetWatch
 from lab.chaos.flows.place import FlowOutcome, Place
 from lab.chaos.load import Load
-from lab.chaos.patience import PatientClient, RefusedError
+from lab.chaos.patience import OverdueError, PatientClient, RefusedError
 from lab.chaos.stack import TENANTS, Stack
 
 NUM_OPEN = 16
@@ -83,6 +83,8 @@ class FlowLoad(Load[FlowOutcome]):
         if self._budgets is not None:
             self._budgets.stop()
             yield from self._budgets.findings
+            if not self._budgets.num_looks:
+                yield "no look at the budgets was answered"
         for outcome in self.outcomes:
             yield from (f"{outcome.recipe} {outcome.flow_id}: {problem}" for problem in outcome.problems)
         yield from end_checks.findings(self._stack, key_prefix=self._key_prefix)
@@ -122,10 +124,17 @@ def _scheduled(place: Place) -> Iterator[FlowOutcome]:
         while True:
             page = place.client.call("GET", "/runs", params=_page(name, after))
             for run in page["data"]:
-                yield runs.outcome(place, name, runs.until_ended(place, run["id"]))
+                yield _outcome_of(place, name, run["id"])
             if not page["has_more"]:
                 break
             after = page["last_id"]
+
+
+def _outcome_of(place: Place, pipeline: str, run_id: str) -> FlowOutcome:
+    try:
+        return runs.outcome(place, pipeline, runs.until_ended(place, run_id))
+    except OverdueError as error:
+        return FlowOutcome(recipe="run", flow_id=run_id, status="overdue", num_items=0, problems=[str(error)])
 
 
 def _page(pipeline: str, after: str | None) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import time
 from collections.abc import Iterator, Mapping
 from random import Random
 from typing import Any
@@ -15,7 +14,6 @@ from lab.chaos.flows.place import FlowOutcome, Place
 from lab.chaos.stack import MODEL
 from lab.no_compute.stated import stating
 
-_POLL_SECONDS = 1.0
 _NUM_ROWS = 5
 _CAPS = (None, None, None, 900, 700)
 """Most tokens of a run, by pipeline: enough, hardly enough, and too few for the second step."""
@@ -62,9 +60,7 @@ def scheduled_pipelines(place: Place) -> list[str]:
 
 def until_ended(place: Place, run_id: str) -> dict[str, Any]:
     """Return a run once it has ended."""
-    while (run := place.client.call("GET", f"/runs/{run_id}"))["status"] not in _ENDS:
-        time.sleep(_POLL_SECONDS)
-    return run
+    return place.client.ended(f"/runs/{run_id}", lambda run: run["status"] in _ENDS)
 
 
 def outcome(place: Place, pipeline: str, run: Mapping[str, Any]) -> FlowOutcome:

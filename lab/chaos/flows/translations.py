@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -20,12 +19,11 @@ from jobs.settings import Settings, load_settings
 from jobs.storage import Storage
 from jobs.tables import Tenant
 from lab.chaos.flows.place import FlowOutcome, Place
-from lab.chaos.patience import patiently
+from lab.chaos.patience import patiently, until_over
 from lab.chaos.stack import MODEL
 from lab.no_compute.stated import stating
 
 RECIPE = Translate.name
-_POLL_SECONDS = 1.0
 _CONNECTIONS = 4
 
 
@@ -53,8 +51,8 @@ def carry_out(place: Place, name: str, rng: Random) -> FlowOutcome:
     """Create a flow, wait for its end, and check its records and how many lines each node had."""
     asked = dict(_texts(name, rng))
     flow_id = patiently(lambda: _create(place, name, asked))
-    while (ended := patiently(lambda: _ended(place, flow_id))) is None:
-        time.sleep(_POLL_SECONDS)
+    ended = until_over(lambda: patiently(lambda: _ended(place, flow_id)), lambda end: end is not None, flow_id)
+    assert ended is not None, "until_over returns an end"
     status, values = ended
     if status != "completed":
         return FlowOutcome(

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
+import psycopg
 import pytest
 
 from engine.config import EngineConfig
 from engine.params import SamplingParams
 from engine.scheduling.request import NewRequest
 from lab import no_compute
+from lab.chaos.flows import end_checks
 from lab.chaos.flows.end_checks import missed_ticks
 from lab.no_compute.stated import StatedEngine, stated, stating
 
@@ -75,3 +78,18 @@ def test_a_minute_without_its_one_run_is_found(runs: tuple[tuple[int, int, str],
 
 def test_a_schedule_without_any_run_is_found() -> None:
     assert len(list(missed_ticks([("s", START, START + 3 * MINUTE, None, None, None)]))) == 1
+
+
+class OfOneDatabase:
+    """A stack's Postgres, as the final checks use it."""
+
+    def __init__(self, database_url: str) -> None:
+        self._database_url = database_url
+
+    def query(self, sql: str, *values: object) -> list[Any]:
+        with psycopg.connect(self._database_url) as connection:
+            return connection.execute(sql, values).fetchall()
+
+
+def test_every_final_check_is_a_statement_of_todays_schema(database_url: str) -> None:
+    assert list(end_checks.findings(OfOneDatabase(database_url), key_prefix="s1f")) == []
