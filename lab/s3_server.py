@@ -97,7 +97,11 @@ class S3Server:
         return re.findall(r"<Key>(.*?)</Key>", self._ask("?uploads"))
 
     def _ask(self, query: str) -> str:
-        return self.forward("GET", f"/{self.bucket}{query}", {}, b"")[2].decode()
+        # The real server fails where an object is deleted while it lists.
+        status = HTTPStatus.INTERNAL_SERVER_ERROR
+        while status == HTTPStatus.INTERNAL_SERVER_ERROR:
+            status, _, content = self.forward("GET", f"/{self.bucket}{query}", {}, b"")
+        return content.decode()
 
     def make_bucket(self) -> None:
         self.forward("PUT", f"/{self.bucket}", {}, b"")

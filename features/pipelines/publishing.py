@@ -64,7 +64,8 @@ class Publication:
         self._store.delete(f"{self._folder}/{SUCCESS}")
         for file in files:
             self._confirm()
-            self._store.move(self._beside_of(file["key"]), file["key"])
+            if not self._store.move(self._beside_of(file["key"]), file["key"]):
+                raise ServiceError(f"{file['key']} was gone before it was published; it is written again")
         self._delete_others({file["key"] for file in files})
         self._confirm()
         self._say_success(files)

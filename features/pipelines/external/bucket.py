@@ -6,7 +6,8 @@ import io
 import logging
 import re
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
+from datetime import datetime
 from typing import IO, TYPE_CHECKING, Any
 
 import obstore
@@ -48,9 +49,9 @@ class Bucket:
                         yield Found(key=key, size_bytes=entry["size"], version=str(version))
 
     def open(self, key: str) -> IO[bytes]:
-        with self._reported(key):
+        with self._read(key):
             opened = obstore.open_reader(self._store, key)
-            return io.BufferedReader(_Bytes(opened, lambda: self._reported(key)), _BUFFER_BYTES)
+            return io.BufferedReader(_Bytes(opened, lambda: self._read(key)), _BUFFER_BYTES)
 
     def read_small(self, key: str, max_bytes: int) -> bytes | None:
         with self._reported(key):
@@ -60,7 +61,7 @@ class Bucket:
                     return b""
                 return obstore.get_range(self._store, key, start=0, end=min(size, max_bytes)).to_bytes()
             except (FileNotFoundError, NotFoundError):
-                self._require_bucket()
+                self._require_missing(key)
                 return None
 
     @contextmanager
@@ -68,29 +69,47 @@ class Bucket:
         with self._reported(key):
             stream = obstore.open_writer(self._store, key, buffer_size=_PART_BYTES, max_concurrency=2)
             with stream as file:  # an error aborts it
-                yield file
+                counted = _Counted(file)
+                yield counted
+            self._require_kept(key, size_bytes=counted.size_bytes)
 
     def move(self, key: str, to: str) -> bool:
         with self._reported(key):
             try:
-                obstore.copy(self._store, key, to)
+                source = obstore.head(self._store, key)
             except (FileNotFoundError, NotFoundError):
-                self._require_bucket()
+                self._require_missing(key)
                 return False
+            obstore.copy(self._store, key, to)
+            self._require_kept(to, size_bytes=source["size"], since=source["last_modified"])
             obstore.delete(self._store, key)
         return True
 
     def delete(self, key: str) -> None:
-        with self._reported(key):
-            try:
-                obstore.delete(self._store, key)
-            except (FileNotFoundError, NotFoundError):
-                self._require_bucket()
+        with self._reported(key), suppress(FileNotFoundError, NotFoundError):
+            obstore.delete(self._store, key)
+        self._require_missing(key)
 
     def clear(self, folder: str) -> None:
         with self._reported(folder):
             for page in obstore.list(self._store, folder, chunk_size=_LISTED_AT_ONCE):
                 obstore.delete(self._store, [entry["path"] for entry in page])
+
+    def _require_kept(self, key: str, *, size_bytes: int, since: datetime | None = None) -> None:
+        """Raise ServiceError unless a file was written: a proxy of another site answers writes with a page."""
+        kept = obstore.head(self._store, key)
+        if kept["size"] != size_bytes or (since is not None and kept["last_modified"] < since):
+            raise ServiceError(f"the store {self._name!r} failed: it answered, but has not kept what was written")
+
+    def _require_missing(self, key: str) -> None:
+        """Raise ServiceError if there is such a file, or the bucket itself is missing: then it was another 404."""
+        self._require_bucket()
+        with self._reported(key):
+            try:
+                obstore.head(self._store, key)
+            except (FileNotFoundError, NotFoundError):
+                return
+        raise ServiceError(f"the store {self._name!r} failed: it answered 404 for a file that is there")
 
     def _require_bucket(self) -> None:
         """Raise StoreAwayError if the bucket itself is missing: tenants' stores have no marker of ours."""
@@ -99,6 +118,17 @@ class Bucket:
                 break
         except (FileNotFoundError, NotFoundError):
             raise StoreAwayError(self._name) from None
+
+    @contextmanager
+    def _read(self, key: str) -> Iterator[None]:
+        """Report errors of reading a file, which may be missing."""
+        with self._reported(key):
+            try:
+                yield
+            except (FileNotFoundError, NotFoundError) as error:
+                self._require_missing(key)
+                message = f"There is no {key!r} in the store {self._name!r}."
+                raise StoreRefusedError(message, code="store_missing") from error
 
     @contextmanager
     def _reported(self, key: str) -> Iterator[None]:
@@ -111,18 +141,26 @@ class Bucket:
         """Return the error to raise; it depends on the answer as well, as some calls raise only a general class."""
         log.warning("store failed name=%s error=%s", self._name, str(error).split("\n")[0])
         problem = problem_of(error)
-        if "NoSuchBucket" in str(error):
+        if isinstance(error, (FileNotFoundError, NotFoundError)):  # a bucket that is there lists and takes any key
             return StoreAwayError(self._name)
-        if isinstance(error, (FileNotFoundError, NotFoundError)):
-            with self._reported(""):
-                self._require_bucket()
-            return StoreRefusedError(f"There is no {key!r} in the store {self._name!r}.", code="store_missing")
         denied = (PermissionDeniedError, UnauthenticatedError, PermissionError)
         if isinstance(error, denied) or problem.startswith(_NO_RIGHT):
             return StoreRefusedError(
                 f"The store {self._name!r} gives no right to {key!r} ({problem}); ask your operator for it."
             )
         return ServiceError(f"the store {self._name!r} failed: {problem}")
+
+
+class _Counted:
+    """A file that is being written."""
+
+    def __init__(self, file: Any) -> None:
+        self.size_bytes = 0
+        self._file = file
+
+    def write(self, content: bytes) -> None:
+        self._file.write(content)
+        self.size_bytes += len(content)
 
 
 class _Bytes(io.RawIOBase):

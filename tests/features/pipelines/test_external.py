@@ -200,11 +200,15 @@ def test_a_folder_that_is_gone_is_away_and_not_empty(folder: LocalFolder, root: 
     assert not root.exists()
 
 
-@pytest.mark.parametrize("mood", [Mood.NO_BUCKET, Mood.NO_ROUTE])
-def test_a_bucket_that_is_gone_is_away_and_not_empty(s3: S3Server, mood: Mood) -> None:
+def bucket(s3: S3Server) -> ExternalStore:
     options = {"endpoint": s3.environment["AWS_ENDPOINT_URL"], "access_key_id": "test", "allow_http": "true"}
     options |= {"secret_access_key": "test", "region": "us-east-1"}
-    store = open_store("documents", f"{s3.url}/below", options, timeout_seconds=10)
+    return open_store("documents", f"{s3.url}/below", options, timeout_seconds=10)
+
+
+@pytest.mark.parametrize("mood", [Mood.NO_BUCKET, Mood.NO_ROUTE])
+def test_a_bucket_that_is_gone_is_away_and_not_empty(s3: S3Server, mood: Mood) -> None:
+    store = bucket(s3)
     put(store, "in/a.jsonl", b"a")
     s3.trouble(mood)
     for call in (
@@ -219,3 +223,32 @@ def test_a_bucket_that_is_gone_is_away_and_not_empty(s3: S3Server, mood: Mood) -
     s3.recover()
     assert keys(store) == ["in/a.jsonl"]
     assert store.read_small("in/none.jsonl", 9) is None
+
+
+@pytest.mark.parametrize("mood", [Mood.NO_BUCKET, Mood.NO_ROUTE, Mood.OTHER_SITE])
+def test_a_write_that_another_site_answers_has_failed_for_now(s3: S3Server, mood: Mood) -> None:
+    store = bucket(s3)
+    put(store, "in/a.jsonl", b"a")
+    put(store, "out/a.jsonl", b"b")
+    s3.trouble(mood, methods="PUT POST DELETE")
+    for call in (
+        lambda: put(store, "in/b.jsonl", b"b"),
+        lambda: store.move("in/a.jsonl", "in/c.jsonl"),
+        lambda: store.move("in/a.jsonl", "out/a.jsonl"),
+        lambda: store.delete("in/a.jsonl"),
+    ):
+        with pytest.raises(ServiceError):
+            call()
+    s3.recover()
+    assert keys(store) == ["in/a.jsonl", "out/a.jsonl"]
+    assert store.read_small("out/a.jsonl", 9) == b"b"
+
+
+def test_a_file_that_is_there_is_not_missing_because_another_site_answers(s3: S3Server) -> None:
+    store = bucket(s3)
+    put(store, "in/a.jsonl", b"a")
+    with store.open("in/a.jsonl") as opened:
+        s3.trouble(Mood.NO_ROUTE, methods="GET", key_prefix="objects/below/in/")
+        for read in (opened.read, lambda: store.read_small("in/a.jsonl", 9)):
+            with pytest.raises(ServiceError):
+                read()
