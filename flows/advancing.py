@@ -113,14 +113,14 @@ class FlowAdvancer(Generic[FlowRow, AnyStanding]):
             self._stop(work, standing)
             return False
         if self._recipe.act(work, standing):
-            return True
+            return not work.is_released
         return not standing.open_nodes and self._begin_next(work, standing)
 
     def _begin_next(self, work: ClaimedWork[FlowRow], standing: AnyStanding) -> bool:
         reason = None
         try:
             if any(self._recipe.begin(work, standing, name) for name in self._recipe.next_nodes(standing)):
-                return True
+                return not work.is_released
         except EndEarlyError as error:
             reason = error.message
         self._recipe.complete(work, standing, reason=reason)

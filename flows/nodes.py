@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cache
 from typing import TypeVar
 
-from sqlalchemy import func, select
+from sqlalchemy import Select, bindparam, func, select
 from sqlalchemy.orm import Session
 
 from flows.counted_lines import CountedLines
@@ -33,7 +34,7 @@ def nodes_of(session: Session, kind: type[AnyNode], flow_id: str) -> list[AnyNod
 def nodes_of_each(session: Session, kind: type[AnyNode], flow_ids: Collection[str]) -> dict[str, list[AnyNode]]:
     """Return the begun nodes of several flows, in order, by flow id; in one query."""
     nodes: dict[str, list[AnyNode]] = {flow_id: [] for flow_id in flow_ids}
-    for node in session.scalars(select(kind).where(kind.flow_id.in_(flow_ids)).order_by(kind.number)):
+    for node in session.scalars(_nodes(kind), {"flow_ids": list(flow_ids)}):
         nodes[node.flow_id].append(node)
     return nodes
 
@@ -41,7 +42,17 @@ def nodes_of_each(session: Session, kind: type[AnyNode], flow_ids: Collection[st
 def batches_of(session: Session, nodes: Sequence[FlowNode]) -> dict[str, Batch]:
     """Return the batches of nodes by their ids."""
     ids = [node.batch_id for node in nodes if node.batch_id is not None]
-    return {batch.id: batch for batch in session.scalars(select(Batch).where(Batch.id.in_(ids)))}
+    if not ids:
+        return {}
+    return {batch.id: batch for batch in session.scalars(_BATCHES, {"ids": ids})}
+
+
+@cache
+def _nodes(kind: type[AnyNode]) -> Select[tuple[AnyNode]]:
+    return select(kind).where(kind.flow_id.in_(bindparam("flow_ids", expanding=True))).order_by(kind.number)
+
+
+_BATCHES = select(Batch).where(Batch.id.in_(bindparam("ids", expanding=True)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -46,6 +46,8 @@ class Recipe(ABC, Generic[FlowRow, AnyStanding]):
     def begin(self, work: ClaimedWork[FlowRow], standing: AnyStanding, name: str) -> bool:
         """Write the lines of a node and create its batch; return False if it has nothing to do and is left out.
 
+        Where nothing can follow before the batch has ended, the same transaction may release the flow, which saves
+        another look.
         Raises EndEarlyError, InputError where the flow fails for it, and what creating a batch raises.
         """
 

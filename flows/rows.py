@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TypeVar
 
-from sqlalchemy import select, text
+from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from flows.tables import Flow
 from jobs.claims.statements import CLAIM_COLUMNS
+from jobs.database import fresh_row
 
 AnyFlow = TypeVar("AnyFlow", bound=Flow)
 
@@ -19,7 +20,7 @@ def lock(session: Session, kind: type[AnyFlow], flow_id: str) -> AnyFlow | None:
     # In two statements: a join would show the kind's columns as they were before the wait for the lock.
     if session.execute(_LOCK, {"flow_id": flow_id}).one_or_none() is None:
         return None
-    return session.scalar(select(kind).where(kind.id == flow_id), execution_options={"populate_existing": True})
+    return fresh_row(session, kind, flow_id)
 
 
 def free(flow: Flow) -> None:

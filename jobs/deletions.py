@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable
 from enum import StrEnum
 
-from sqlalchemy import insert, select
+from sqlalchemy import bindparam, insert, select
 from sqlalchemy.orm import Session
 
 from jobs.tables import Deletion
@@ -53,5 +53,9 @@ def record(session: Session, kind: Deleted, subjects: Iterable[tuple[str, str | 
 
 def find(session: Session, kind: Deleted, *subject_ids: str) -> Deletion | None:
     """Return the first entry about one of these things; None where none was deleted."""
-    entries = select(Deletion).where(Deletion.subject_id.in_(subject_ids), Deletion.kind == kind.value)
-    return session.scalar(entries.order_by(Deletion.id).limit(1))
+    entry: Deletion | None = session.scalar(_FIRST, {"kind": kind.value, "subject_ids": list(subject_ids)})
+    return entry
+
+
+_ABOUT = (Deletion.subject_id.in_(bindparam("subject_ids", expanding=True)), Deletion.kind == bindparam("kind"))
+_FIRST = select(Deletion).where(*_ABOUT).order_by(Deletion.id).limit(1)

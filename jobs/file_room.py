@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import func, literal_column, select
+from sqlalchemy import Select, bindparam, func, literal_column, select
 from sqlalchemy.orm import Session
 
 from jobs import hooks
@@ -56,6 +56,12 @@ def kept_files(session: Session, tenant_id: str) -> tuple[int, int]:
 
     Indexes are not files, but their bytes count.
     """
+    num_files, size = session.execute(_KEPT, {"tenant_id": tenant_id}).one()
+    return int(num_files), int(size) + hooks.stored_bytes(session, tenant_id)
+
+
+def _kept() -> Select[tuple[int, int]]:
+    tenant_id = bindparam("tenant_id")
     is_pending = (Upload.tenant_id == tenant_id) & (Upload.state == literal_column(f"'{UploadState.PENDING}'"))
     is_kept = (UploadPart.tenant_id == tenant_id) & UploadPart.deleted_at.is_(None)
     query = select(
@@ -63,5 +69,7 @@ def kept_files(session: Session, tenant_id: str) -> tuple[int, int]:
         func.coalesce(func.sum(File.size_bytes), 0)
         + select(func.coalesce(func.sum(UploadPart.size_bytes), 0)).where(is_kept).scalar_subquery(),
     )
-    num_files, size = session.execute(query.where(File.tenant_id == tenant_id, is_there())).one()
-    return int(num_files), int(size) + hooks.stored_bytes(session, tenant_id)
+    return query.where(File.tenant_id == tenant_id, is_there())
+
+
+_KEPT = _kept()

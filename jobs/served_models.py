@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Protocol, TypedDict, Unpack
 
-from sqlalchemy import delete, func, select, update
+from sqlalchemy import delete, func, select, text, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
@@ -228,9 +228,10 @@ def hold_model(session: Session, name: str, kind: LineKind) -> bool:
     """
     if name == PREPARE_MODEL:
         return True
-    answers = (Model.name == name) & (Model.serves == kind)
-    query = select(Model.name).where(answers).with_for_update(read=True, key_share=True)
-    return session.scalar(query) is not None
+    return session.scalar(_HOLD, {"name": name, "kind": kind}) is not None
+
+
+_HOLD = text("SELECT name FROM model WHERE name = :name AND serves = :kind FOR KEY SHARE")
 
 
 def list_models(session: Session) -> Sequence[Model]:

@@ -19,14 +19,15 @@ from features.pipelines.spec import parse_definition
 from features.pipelines.states import RunState
 from features.pipelines.step_work import rows_in, rows_out
 from features.pipelines.step_work.claimed_run import ClaimedRun, OpenStore, RunFailedError
-from features.pipelines.tables import Pipeline, Run, RunStep, Schedule
-from flows import standing
+from features.pipelines.tables import Run, RunStep
+from flows import rows, standing
 from flows.reasons import batch_problem
 from flows.recipe import Recipe
 from flows.tables import FlowNode
 from jobs.accounts.windows import zone_of
 from jobs.call_limits import parse_window
-from jobs.errors import InputError, ServiceError
+from jobs.database import find_row
+from jobs.errors import InputError, NotFoundError, ServiceError
 from jobs.settings import Settings
 from jobs.states import BatchState
 from jobs.storage import Storage
@@ -61,7 +62,9 @@ class RunRecipe(Recipe[Run, Standing]):
         self._traces = traces
 
     def look(self, session: Session, flow_id: str) -> Standing:
-        run = session.get_one(Run, flow_id)
+        run = find_row(session, Run, flow_id)
+        if run is None:
+            raise NotFoundError(f"run {flow_id} is gone")
         read = partial(Standing, context=_context_of(session, run))
         return standing.read(session, run, steps.steps_of(session, flow_id), read)
 
@@ -157,7 +160,7 @@ class RunRecipe(Recipe[Run, Standing]):
         trace = self._traces.root("step", run_id=claimed.context.run_id, step=definition.steps[step_no].name)
         with trace as span, claimed.work.writing() as (session, run):
             if run.state == RunState.RUNNING:
-                steps.begin_step(
+                begun = steps.begin_step(
                     session,
                     run,
                     definition,
@@ -166,22 +169,23 @@ class RunRecipe(Recipe[Run, Standing]):
                     settings=self._settings,
                     trace_context=span.context,
                 )
+                if begun.batch_id is not None:  # nothing follows before it has ended
+                    rows.free(run)
 
 
 def _context_of(session: Session, run: Run) -> RunContext:
-    pipeline = session.get_one(Pipeline, run.pipeline_id)
-    schedule = None if run.schedule_id is None else session.get_one(Schedule, run.schedule_id)
+    pipeline, zone = session.execute(_NAMES, {"run_id": run.id}).one()
     assert run.definition is not None, "a run in progress has one"
     return RunContext(
         run_id=run.id,
         tenant_id=run.tenant_id,
         pipeline_id=run.pipeline_id,
-        pipeline=pipeline.name,
+        pipeline=pipeline,
         kind=run.kind,
         scheduled_for=run.scheduled_for,
         interval_start=run.interval_start,
         interval_end=run.interval_end,
-        zone=ZoneInfo("UTC") if schedule is None else zone_of(schedule.time_zone),
+        zone=ZoneInfo("UTC") if zone is None else zone_of(zone),
         definition=parse_definition(run.definition),
     )
 
@@ -190,6 +194,10 @@ def _batch_problem(begun: RunStep, batch: Batch) -> str:
     return f"{batch_problem(batch, of=f'step {begun.name!r}')}; if the run is resumed, the step starts over"
 
 
+_NAMES = text("""
+    SELECT pipeline.name, schedule.time_zone FROM run JOIN pipeline ON pipeline.id = run.pipeline_id
+    LEFT JOIN schedule ON schedule.id = run.schedule_id WHERE run.id = :run_id
+""")
 _LOCK_SCHEDULE = text("""
     SELECT schedule.id FROM schedule JOIN run ON run.schedule_id = schedule.id WHERE run.id = :run_id
     FOR NO KEY UPDATE OF schedule

@@ -25,6 +25,7 @@ from jobs.batches import made_inputs
 from jobs.batches.submission import CreateBatch
 from jobs.chunks import used_caps
 from jobs.counted import counted
+from jobs.database import find_row
 from jobs.errors import InputError
 from jobs.files import NewFile
 from jobs.lines.bodies import CHAT_ENDPOINT
@@ -112,7 +113,8 @@ def begin_step(
         left = what_is_left(session, run, definition)
         check_caps(left, step, prepared.lines, model)
         wanted = _submission(run, step, left, trace_context=trace_context)
-        tenant, key_id = session.get_one(Tenant, run.tenant_id), run.api_key_id
+        tenant, key_id = find_row(session, Tenant, run.tenant_id), run.api_key_id
+        assert tenant is not None, "rows of tenants stay"
         made = made_inputs.submit(
             session, tenant, wanted, prepared.lines, settings, key_id=key_id, beside=[prepared.rows]
         )
@@ -174,7 +176,7 @@ def reset_unfinished(session: Session, run_id: str, *, fails_on_error: Iterable[
 
 def require_model(session: Session, name: str) -> Model:
     """Return a model. Raise InputError, which lists known models, if it is unknown."""
-    model = session.get(Model, name)
+    model = find_row(session, Model, name)
     if model is None:
         known = session.scalars(select(Model.name).order_by(Model.name).limit(_LISTED_MODELS)).all()
         listed = ", ".join(known) or "none yet"

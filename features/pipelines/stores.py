@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from sqlalchemy import ColumnElement, func, select
+from sqlalchemy import bindparam, func, select
 from sqlalchemy.orm import Session
 
 from features.pipelines.external.opening import open_store
@@ -60,7 +60,7 @@ def get_store(session: Session, tenant_id: str, name: str) -> Store:
 
 def find_stores(session: Session, tenant_id: str, names: Collection[str]) -> dict[str, Store]:
     """Return those of a tenant's stores that have one of these names, by name."""
-    return {store.name: store for store in session.scalars(select(Store).where(_is_one_of(tenant_id, names)))}
+    return {store.name: store for store in session.scalars(_NAMED, {"tenant_id": tenant_id, "names": list(names)})}
 
 
 def require(
@@ -101,5 +101,5 @@ def _find(session: Session, tenant_id: str, name: str) -> Store | None:
     return find_stores(session, tenant_id, [name]).get(name)
 
 
-def _is_one_of(tenant_id: str, names: Collection[str]) -> ColumnElement[bool]:
-    return (Store.tenant_id == tenant_id) & Store.name.in_(names) & Store.deleted_at.is_(None)
+_IS_NAMED = Store.name.in_(bindparam("names", expanding=True))
+_NAMED = select(Store).where(Store.tenant_id == bindparam("tenant_id"), _IS_NAMED, Store.deleted_at.is_(None))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import func, select, true
+from sqlalchemy import bindparam, func, select, true
 from sqlalchemy.orm import Session
 
 from features.retrieval.states import TERMINAL_INDEX_STATES, IndexState
@@ -49,5 +49,11 @@ def counts_of(index: PassageIndex) -> dict[str, Any]:
 
 def stored_bytes(session: Session, tenant_id: str) -> int:
     """Return the bytes of a tenant's indexes."""
-    is_kept = (PassageIndex.tenant_id == tenant_id) & PassageIndex.deleted_at.is_(None)
-    return int(session.scalar(select(func.sum(PassageIndex.size_bytes)).select_from(PassageIndex).where(is_kept)) or 0)
+    return int(session.scalar(_STORED_BYTES, {"tenant_id": tenant_id}) or 0)
+
+
+_STORED_BYTES = (
+    select(func.sum(PassageIndex.size_bytes))
+    .select_from(PassageIndex)
+    .where(PassageIndex.tenant_id == bindparam("tenant_id"), PassageIndex.deleted_at.is_(None))
+)

@@ -230,15 +230,15 @@ def lock_reservation(session: Session, batch_id: str) -> Reservation:
 def grow(session: Session, tenant_id: str, tokens: int) -> int | None:
     """Reserve `tokens` more where the limit allows it; return the number of window budgets, or None."""
     assert tokens >= 0, tokens
-    has_room = Budget.limit_tokens.is_(None) | (
-        Budget.limit_tokens - Budget.spent_tokens - Budget.reserved_tokens >= tokens
-    )
-    return session.scalar(
-        update(Budget)
-        .where(Budget.tenant_id == tenant_id, has_room)
-        .values(reserved_tokens=Budget.reserved_tokens + tokens)
-        .returning(Budget.num_window_budgets)
-    )
+    num_window_budgets: int | None = session.scalar(_GROW, {"tenant": tenant_id, "tokens": tokens})
+    return num_window_budgets
+
+
+_GROW = text("""
+    UPDATE budget SET reserved_tokens = reserved_tokens + :tokens
+    WHERE tenant_id = :tenant AND (limit_tokens IS NULL OR limit_tokens - spent_tokens - reserved_tokens >= :tokens)
+    RETURNING num_window_budgets
+""")
 
 
 _QUOTA = (

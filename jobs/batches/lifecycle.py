@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Sequence
+from functools import cache
 
 from sqlalchemy import ColumnElement, bindparam, func, select, text, update
 from sqlalchemy.orm import Session
+from sqlalchemy.sql.dml import ReturningUpdate
 
 from jobs import hooks
 from jobs.accounts import budgets
@@ -19,7 +21,7 @@ from jobs.batches.submission import CreateBatch, check_file, check_request
 from jobs.call_limits import parse_window
 from jobs.chunks import leasing
 from jobs.claims.statements import CLAIM_COLUMNS
-from jobs.database import advisory_lock
+from jobs.database import advisory_lock, locked_row
 from jobs.errors import ConflictError, NotFoundError
 from jobs.files import share_file
 from jobs.ids import new_id
@@ -166,12 +168,7 @@ def is_cancellable(batch: Batch) -> bool:
 
 def lock_batch(session: Session, batch_id: str) -> Batch | None:
     """Return the batch, freshly read and locked until the transaction ends, or None."""
-    return session.scalar(
-        select(Batch)
-        .where(Batch.id == batch_id)
-        .with_for_update(key_share=True)
-        .execution_options(populate_existing=True)
-    )
+    return locked_row(session, Batch, batch_id)
 
 
 def move_batch(session: Session, batch: Batch, after: BatchState, *, outcome: BatchState | None = None) -> None:
@@ -183,26 +180,29 @@ def move_batch(session: Session, batch: Batch, after: BatchState, *, outcome: Ba
     """
     require_move(BatchState(batch.state), after)
     assert (outcome is not None) == (after is _NEEDS_OUTCOME), f"{after} with outcome {outcome}"
-    values = {"state": after.value, _MOMENT[after]: func.now()} | dict.fromkeys(_ENDS_WITH_A_STATE)
     if outcome is not None:
         require_move(after, outcome)
-        values["outcome"] = outcome.value
     session.flush()
     is_held = batch.held_by is not None
-    moved = session.scalar(
-        update(Batch)
-        .where(Batch.id == batch.id, Batch.state == batch.state, Batch.state.in_(sources_of(after)))
-        .values(values)
-        .returning(Batch)
-        # False: a failed move must not change the object either.
-        .execution_options(populate_existing=True, synchronize_session=False)
-    )
+    moved: Batch | None = session.scalar(_move(after, outcome), {"batch_id": batch.id, "before": batch.state})
     if moved is None:
         raise IllegalMoveError(f"batch {batch.id} left {batch.state} before it could move to {after}")
     if is_held:
         hooks.let_go(session, moved)
     if after in TERMINAL_BATCH_STATES:
         hooks.emit(session, batch.tenant_id, EventType(f"batch.{after}"), hooks.named(batch.id, batch.name))
+
+
+@cache
+def _move(after: BatchState, outcome: BatchState | None) -> ReturningUpdate[tuple[Batch]]:
+    """Return the statement of a move, which is built once for each."""
+    values = {"state": after.value, _MOMENT[after]: func.now()} | dict.fromkeys(_ENDS_WITH_A_STATE)
+    if outcome is not None:
+        values["outcome"] = outcome.value
+    is_before = (Batch.id == bindparam("batch_id")) & (Batch.state == bindparam("before"))
+    moved = update(Batch).where(is_before, Batch.state.in_(sources_of(after))).values(values).returning(Batch)
+    # False: a failed move must not change the object either.
+    return moved.execution_options(populate_existing=True, synchronize_session=False)
 
 
 def _wait_for_twins(session: Session, tenant_id: str, request: CreateBatch, *, fingerprint: str) -> None:

@@ -5,7 +5,7 @@ Uses counts and estimates; the price of a batch is the budget's concern.
 
 from __future__ import annotations
 
-from sqlalchemy import ColumnElement, func, literal_column, select
+from sqlalchemy import ColumnElement, Select, bindparam, func, literal_column, select
 from sqlalchemy.orm import Session
 
 from jobs.accounts.limits import Limits, limits_of
@@ -21,8 +21,7 @@ QUEUE_FULL_RETRY_SECONDS = 30.0
 def check_queue(session: Session, settings: Settings) -> None:
     """Raise RateLimitError where all tenants together have the maximum of open batches."""
     allowed = settings.max_open_batches
-    open_ones = select(literal_column("1")).select_from(Batch).where(_is_open()).limit(allowed).subquery()
-    if session.scalar(select(func.count()).select_from(open_ones)) == allowed:
+    if session.scalar(_NUM_OPEN, {"allowed": allowed}) == allowed:
         raise RateLimitError(
             f"The service has {allowed:,} open batches, as many as it takes. Send the request again later.",
             code="queue_full",
@@ -74,15 +73,7 @@ def open_work(session: Session, tenant_id: str) -> tuple[int, int]:
 
     A batch that grows is not counted: it ends only once the batches that its own lines lead to are accepted.
     """
-    estimate = File.estimated_input_tokens + File.estimated_output_tokens
-    of_engines = func.sum(estimate).filter(Batch.endpoint.not_in(PREPARED))
-    query = (
-        select(func.count().filter(~Batch.is_growing), func.coalesce(of_engines, 0))
-        .select_from(Batch)
-        .join(File, File.id == Batch.input_file_id)
-        .where(Batch.tenant_id == tenant_id, _is_open())
-    )
-    row = session.execute(query).one()
+    row = session.execute(_OPEN_WORK, {"tenant_id": tenant_id}).one()
     return int(row[0]), int(row[1] or 0)
 
 
@@ -98,3 +89,22 @@ def _check_num_open(num_open: int, limits: Limits) -> None:
 def _is_open() -> ColumnElement[bool]:
     # As literals: the partial indexes match nothing else.
     return Batch.state.in_([literal_column(f"'{state}'") for state in LIVE_BATCH_STATES])
+
+
+def _num_open() -> Select[tuple[int]]:
+    first = select(literal_column("1")).select_from(Batch).where(_is_open()).limit(bindparam("allowed")).subquery()
+    return select(func.count()).select_from(first)
+
+
+def _open_work() -> Select[tuple[int, int]]:
+    estimate = File.estimated_input_tokens + File.estimated_output_tokens
+    of_engines = func.sum(estimate).filter(Batch.endpoint.not_in(PREPARED))
+    return (
+        select(func.count().filter(~Batch.is_growing), func.coalesce(of_engines, 0))
+        .select_from(Batch)
+        .join(File, File.id == Batch.input_file_id)
+        .where(Batch.tenant_id == bindparam("tenant_id"), _is_open())
+    )
+
+
+_NUM_OPEN, _OPEN_WORK = _num_open(), _open_work()

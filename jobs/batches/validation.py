@@ -23,6 +23,7 @@ from jobs.batches.planned import Plan
 from jobs.batches.scan import Scan, allowed_problems, too_many_invalid, whole_file_problem
 from jobs.chunks import fairshare, fleet, queue_marks
 from jobs.claims.work import work_on
+from jobs.database import find_row
 from jobs.decisions import Kind
 from jobs.errors import NotFoundError
 from jobs.lines.endpoints import kind_of
@@ -71,8 +72,10 @@ def _validate_unless_put_off(work: BatchWork, storage: Storage, settings: Settin
 
 def _validate(work: BatchWork, storage: Storage, settings: Settings) -> BatchState | None:
     with work.reading() as session:
-        batch = session.get_one(Batch, work.claim.id)
-        file = session.get_one(File, batch.input_file_id)
+        batch = find_row(session, Batch, work.claim.id)
+        assert batch is not None, "rows of batches stay"
+        file = find_row(session, File, batch.input_file_id)
+        assert file is not None, "rows of files stay"
         scan = scan_of(session, batch, settings)
     if batch.held_by is not None:
         return None

@@ -132,9 +132,7 @@ def live_models(session: Session, *, within: timedelta = LIVE_WITHIN) -> list[st
 
 def contexts(session: Session, *, within: timedelta = LIVE_WITHIN) -> dict[str, int]:
     """Return the longest context, in tokens, among the live workers of each model."""
-    is_engine = Worker.model != PREPARE_MODEL
-    longest = select(Worker.model, func.max(Worker.max_model_len)).where(_IS_LIVE, is_engine).group_by(Worker.model)
-    rows = session.execute(longest, {"within": within})
+    rows = session.execute(_LONGEST, {"within": within})
     return {model: int(max_model_len) for model, max_model_len in rows}
 
 
@@ -204,6 +202,11 @@ _IS_LIVE = Worker.stopped_at.is_(None) & (Worker.heartbeat_at > func.now() - bin
 
 # Engine stats are long, so they are read only for workers that drain.
 _IS_OUT = case((Worker.draining_at.is_(None), false()), else_=Worker.engine_stats.has_key(OUT_REASON))
+_LONGEST = (
+    select(Worker.model, func.max(Worker.max_model_len))
+    .where(_IS_LIVE, Worker.model != PREPARE_MODEL)
+    .group_by(Worker.model)
+)
 _LIVE_MODELS = select(Worker.model).where(_IS_LIVE, ~func.coalesce(_IS_OUT, false())).distinct().order_by(Worker.model)
 
 # By model, whether one of its workers claims chunks; models whose workers have all stopped claiming are left out.

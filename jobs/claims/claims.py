@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Generic, Protocol, TypeVar
 
-from sqlalchemy import Executable, select, text
+from sqlalchemy import Executable, text
 from sqlalchemy.orm import Session
 
 from jobs.claims.statements import CLAIM_COLUMNS, ClaimColumns, ClaimSql
+from jobs.database import locked_row
 from jobs.errors import FencedOutError
 from jobs.ids import new_id
 from jobs.tables.base import Base
@@ -87,9 +88,17 @@ class HeldRows(Generic[Row]):
     def lock(self, session: Session, claim: Held) -> Row:
         """Return the row of a claim, freshly read and locked until the transaction ends. Raises FencedOutError."""
         row = self._lock(session, claim.guard["id"])
-        if row is None or not self._is_held(row, claim.guard):
+        if row is None or not self.is_held(row, claim):
             raise self.over(claim)
         return row
+
+    def is_held(self, row: Any, claim: Held) -> bool:
+        """Return whether a row that `lock` has returned has this claim."""
+        guard = claim.guard
+        holder = (getattr(row, self.columns.fence), getattr(row, self.columns.owner))
+        if holder != (guard["fence"], guard["owner"]):
+            return False
+        return not self._ends_with_state or row.state == guard["state"]
 
     def over(self, claim: Held) -> FencedOutError:
         """Return the error for a claim that has ended."""
@@ -105,15 +114,8 @@ class HeldRows(Generic[Row]):
             raise self.over(claim)
         return row[0]
 
-    def _is_held(self, row: Any, guard: Mapping[str, Any]) -> bool:
-        holder = (getattr(row, self.columns.fence), getattr(row, self.columns.owner))
-        if holder != (guard["fence"], guard["owner"]):
-            return False
-        return not self._ends_with_state or row.state == guard["state"]
-
     def _lock_row(self, session: Session, row_id: Any) -> Row | None:
-        query = select(self._table).where(self._table.__table__.c.id == row_id).with_for_update(key_share=True)
-        return session.scalar(query, execution_options={"populate_existing": True})
+        return locked_row(session, self._table, row_id)
 
 
 class Claims(HeldRows[Row]):

@@ -70,6 +70,8 @@ class ClaimedWork(Generic[Row]):
         self._monotonic = monotonic
         self._moved_at = monotonic()
         self._is_lost = False
+        self.is_released = False
+        """Whether a transaction of the work has released the row, with its last effect."""
         self._hears_cancel = hears_cancel and claim.state != CANCELLING
         self._is_cancelled = False
 
@@ -97,9 +99,12 @@ class ClaimedWork(Generic[Row]):
 
     @contextmanager
     def writing(self) -> Iterator[tuple[Session, Row]]:
-        """Open a short transaction with the row, freshly read, locked and still claimed."""
+        """Open a short transaction with the row, freshly read, locked and still claimed; it may release the row."""
         with self.reading() as session:
-            yield session, self._claims.lock(session, self.claim)
+            row = self._claims.lock(session, self.claim)
+            yield session, row
+            is_released = not self._claims.is_held(row, self.claim)
+        self.is_released = is_released
 
     def confirm(self) -> None:
         """Check in the database that the claim holds: before an effect that no transaction can undo."""
@@ -194,7 +199,8 @@ def work_on(
     except Exception:
         _give_up(maker, claims, claim)
         raise
-    _give_up(maker, claims, claim)
+    if not mine.is_released:
+        _give_up(maker, claims, claim)
     return done
 
 

@@ -5,6 +5,7 @@ Independent of tables.
 
 from __future__ import annotations
 
+from jobs.database.by_id import find_row, fresh_row, locked_row
 from jobs.database.connections import BRIEF_SECONDS, connect
 from jobs.database.failures import reported_as_service_error
 from jobs.database.kept_session import KeptSession
@@ -27,8 +28,11 @@ __all__ = [
     "autocommit",
     "clock",
     "connect",
+    "find_row",
+    "fresh_row",
     "head_revision",
     "is_ready",
+    "locked_row",
     "reported_as_service_error",
     "sessions",
     "stream",

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
+from functools import cache
 from typing import Any
 
-from sqlalchemy import Engine, Result, TextClause, func, select
+from sqlalchemy import Engine, Result, TextClause, func, select, text
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs.database.failures import reported_as_service_error
@@ -57,7 +58,13 @@ def try_advisory_lock(session: Session, key: str) -> bool:
 
 def advisory_lock(session: Session, *keys: str) -> None:
     """Wait for the locks named `keys`, one after the other, and hold them until the transaction ends."""
-    session.execute(select(*(func.pg_advisory_xact_lock(func.hashtextextended(key, 0)) for key in keys)))
+    session.execute(_locks(len(keys)), {f"key_{number}": key for number, key in enumerate(keys)})
+
+
+@cache
+def _locks(number: int) -> TextClause:
+    calls = (f"pg_advisory_xact_lock(hashtextextended(:key_{each}, 0))" for each in range(number))
+    return text(f"SELECT {', '.join(calls)}")
 
 
 def stream(

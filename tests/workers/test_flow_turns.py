@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy.orm import Session, sessionmaker
 
 from flows.due import Due
-from workers.turns.flow_turns import FRESH_SECONDS, MAX_AT_ONCE, FlowTurns
+from workers.turns.flow_turns import FRESH_SECONDS, FRESH_TIMES, MAX_AT_ONCE, FlowTurns
 
 NEVER = 10_000.0
 """Poll interval in seconds: so long that every poll has another reason."""
@@ -104,6 +104,30 @@ def test_what_one_poll_has_found_is_begun_without_another_until_it_is_old(
     now = FRESH_SECONDS
     flows.release("a1")
     flows.until_begun(MAX_AT_ONCE + 5)
+    assert flows.num_finds == 2
+    flows.release(*FIRST, *LATER)
+    turns.stop()
+
+
+def test_what_a_slow_poll_has_found_is_begun_for_longer(maker: sessionmaker[Session], flows: HeldFlows) -> None:
+    poll_seconds = FRESH_SECONDS / 2
+    now = 0.0
+
+    def find(session: Session) -> list[Due]:
+        nonlocal now
+        now += poll_seconds
+        return flows.find(session)
+
+    turns = FlowTurns(sessions=maker, find=find, advance=flows.advance, look_seconds=NEVER, monotonic=lambda: now)
+    turns.start()
+    flows.until_begun(MAX_AT_ONCE)
+    now += (FRESH_TIMES - 1) * poll_seconds
+    flows.release("b1")
+    flows.until_begun(MAX_AT_ONCE + 1)
+    assert flows.num_finds == 1
+    now += poll_seconds
+    flows.release("d1")
+    flows.until_begun(MAX_AT_ONCE + 2)
     assert flows.num_finds == 2
     flows.release(*FIRST, *LATER)
     turns.stop()

@@ -23,6 +23,10 @@ CONNECTIONS = 4
 """Connections: one for polling, and others for statements, which are short: the store is called in between."""
 FRESH_SECONDS = 0.5
 """How long flows that a poll has found are begun without another poll, which is slow while thousands are under way."""
+FRESH_TIMES = 10
+"""At least this many times as long as the poll itself took, so that polls take a tenth of the time."""
+MOST_FRESH_SECONDS = 5.0
+"""At most: a flow of a further tenant waits as long."""
 
 
 class FlowTurns:
@@ -44,7 +48,7 @@ class FlowTurns:
         self._find = find
         self._advance = advance
         self._monotonic = monotonic
-        self._found_at = -math.inf
+        self._fresh_until = -math.inf
         self._lock = threading.Lock()
         self._under_way: set[str] = set()  # turns with a flow in progress here
         self._queue: TurnQueue[Due] = TurnQueue()
@@ -66,17 +70,20 @@ class FlowTurns:
         """Begin what is left of the last poll, or poll if nothing is or it is too long ago."""
         if self._is_full():
             return
-        fresh_seconds = self._found_at + FRESH_SECONDS - self._monotonic()
+        fresh_seconds = self._fresh_until - self._monotonic()
         if fresh_seconds > 0 and len(self._queue):
             self._looker.look_within(fresh_seconds)  # there may be more of other tenants
         else:
-            self._renew(self._find(session))
+            self._poll(session)
         self._begin_found()
 
-    def _renew(self, found: Sequence[Due]) -> None:
+    def _poll(self, session: Session) -> None:
+        began_at = self._monotonic()
+        found = self._find(session)
         with self._lock:
             self._queue.renew((due.turn, due) for due in found)
-        self._found_at = self._monotonic()
+        now = self._monotonic()
+        self._fresh_until = now + min(max(FRESH_SECONDS, FRESH_TIMES * (now - began_at)), MOST_FRESH_SECONDS)
 
     def _begin_found(self) -> None:
         while not self._looker.is_stopping and (due := self._open_next()) is not None:
