@@ -89,27 +89,35 @@ class ChildOutput:
         """Return the whole text of an ended child, with all special tokens except the one that ended it."""
         return self._text_of(self.shown_token_ids, replace(self._params, skip_special_tokens=False))
 
-    def part_text(self, first: int, token_ids: Sequence[int], *, has_special_tokens: bool = False) -> str:
+    def part_text(
+        self, first: int, token_ids: Sequence[int], *, behind: int = 0, has_special_tokens: bool = False
+    ) -> str:
         """Return the text of some of an ended child's tokens, the first of which is its token number `first`.
 
-        It ends at a stop string, as the whole text does.
+        It ends at a stop string, as the whole text does. What is before token number `behind` is another text: a letter
+        whose bytes were cut there is not shown.
         """
         params = self._params
         if has_special_tokens:
             params = replace(params, skip_special_tokens=False)
         if params.stop:
             params = replace(params, min_tokens=max(0, params.min_tokens - first))
-        return self._text_of(token_ids, params, before=self.token_ids[:first])
+        before = self.token_ids[behind:first]
+        context = before if behind else [*self._prompt_token_ids, *before]
+        return self._text_of(token_ids, params, context=context)
 
     def _new_search(self) -> TextStream | None:
         if self._tokenizer is None or not self._params.stop:
             return None
         return TextStream(self._tokenizer, self._prompt_token_ids, self._params)
 
-    def _text_of(self, token_ids: Sequence[int], params: SamplingParams, *, before: Sequence[int] = ()) -> str:
+    def _text_of(
+        self, token_ids: Sequence[int], params: SamplingParams, *, context: Sequence[int] | None = None
+    ) -> str:
+        """Return the text of tokens behind `context`, or else behind the prompt."""
         if self._tokenizer is None:
             return ""
-        context = [*self._prompt_token_ids, *before] if before else self._prompt_token_ids
+        context = self._prompt_token_ids if context is None else context
         if not params.stop:
             skip = params.skip_special_tokens
             return Detokenizer(self._tokenizer, context, skip_special_tokens=skip).whole(token_ids)

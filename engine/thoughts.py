@@ -26,6 +26,8 @@ class ThoughtMarks:
     """Channels: the header of the answer where it comes first."""
     bridge: tuple[int, ...] = ()
     """Channels: what leads from the end of the thoughts to the answer, its header included."""
+    title: tuple[int, ...] = ()
+    """Tags: what a model writes behind `begin` before its thoughts, such as `thought` and a line end (Gemma 4)."""
 
     @property
     def are_channels(self) -> bool:
@@ -40,7 +42,9 @@ class Thoughts:
     is_open: bool = False
     """Whether the prompt ends inside them."""
     budget: int | None = None
-    """The most tokens between the marks: the engine then ends them. None: no limit of their own."""
+    """The most tokens between the marks, a title included: the engine then ends them. None: no limit of their own."""
+    lead: tuple[int, ...] = ()
+    """Tags: at most one token, which may come before `begin` (a line end in GLM 4.5 and 4.6)."""
 
     def __post_init__(self) -> None:
         if self.budget is not None and (type(self.budget) is not int or self.budget < 0):
@@ -132,15 +136,27 @@ class PartedTokens:
     is_cut: bool
     """Whether the output ends in its thoughts, or before its answer."""
     has_spent_budget: bool
+    thought_places: tuple[int, ...]
+    """Where the tokens of the thoughts are in the output."""
     answer_places: tuple[int, ...]
     """Where the tokens of the answer are in the output."""
     is_plain: bool
     """Whether all tokens are the answer's."""
 
     @property
+    def first_thought(self) -> int:
+        """Return where the thoughts begin; 0 without any."""
+        return self.thought_places[0] if self.thought_places else 0
+
+    @property
     def first_place(self) -> int:
         """Return where the answer begins; 0 without one."""
         return self.answer_places[0] if self.answer_places else 0
+
+    @property
+    def behind_thoughts(self) -> int:
+        """Return the place behind the last thought before the answer begins; 0 without one."""
+        return max((place + 1 for place in self.thought_places if place < self.first_place), default=0)
 
 
 def parted(token_ids: Iterable[int], thoughts: Thoughts) -> PartedTokens:
@@ -149,15 +165,25 @@ def parted(token_ids: Iterable[int], thoughts: Thoughts) -> PartedTokens:
     token_ids = tuple(token_ids)
     parts = [reader.read(token_id) for token_id in token_ids]
     places = tuple(place for place, part in enumerate(parts) if part is Part.ANSWER)
+    thought_places = [place for place, part in enumerate(parts) if part is Part.THOUGHT]
+    if not thoughts.is_open:
+        thought_places = thought_places[_title_length([token_ids[place] for place in thought_places], thoughts.marks) :]
     return PartedTokens(
-        thoughts=tuple(token for token, part in zip(token_ids, parts, strict=True) if part is Part.THOUGHT),
+        thoughts=tuple(token_ids[place] for place in thought_places),
         answer=tuple(token_ids[place] for place in places),
         has_ended=reader.has_ended,
         is_cut=reader.part is Part.THOUGHT or (reader.part is Part.MARK and not places),
         has_spent_budget=reader.has_spent_budget,
+        thought_places=tuple(thought_places),
         answer_places=places,
         is_plain=not reader.has_begun and len(places) == len(token_ids),
     )
+
+
+def _title_length(token_ids: list[int], marks: ThoughtMarks) -> int:
+    """Return how many tokens of thoughts are their title, which may be cut; 0 if they begin with another text."""
+    start = tuple(token_ids[: len(marks.title)])
+    return len(start) if start == marks.title[: len(start)] else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,7 +208,7 @@ EVERYTHING = Next()
 class ThoughtGate:
     """What may follow in an output that thinks: a grammar applies behind the thoughts, and a budget ends them."""
 
-    __slots__ = ("_held_off", "_is_structured", "_num_answered", "_reader")
+    __slots__ = ("_held_off", "_is_led", "_is_structured", "_num_answered", "_reader")
 
     def __init__(self, thoughts: Thoughts, *, is_structured: bool, stop_token_ids: Iterable[int]) -> None:
         """A structured output may not end in its thoughts: `stop_token_ids` are held off there."""
@@ -190,6 +216,7 @@ class ThoughtGate:
         self._is_structured = is_structured
         self._held_off = frozenset(stop_token_ids) - {thoughts.marks.end} if is_structured else frozenset()
         self._num_answered = 0
+        self._is_led = False  # whether the last token was the one that may come before the opening mark
 
     def copy(self) -> ThoughtGate:
         """Return an independent gate at the same place."""
@@ -201,6 +228,8 @@ class ThoughtGate:
     def forced(self) -> tuple[int, ...]:
         """Return the tokens that must follow: the end of thoughts whose budget is spent, and the way to the answer."""
         reader, marks = self._reader, self._reader.thoughts.marks
+        if self._is_led:
+            return marks.begin
         if reader.part is Part.THOUGHT:
             return (marks.end, *marks.bridge) if reader.has_spent_budget else ()
         if reader.part is Part.MARK and reader.has_ended and (self._is_structured or reader.has_spent_budget):
@@ -222,11 +251,13 @@ class ThoughtGate:
             ways = (way for way in (marks.begin, marks.bare) if way[:done] == reader.header)
             return Next(only=frozenset(way[done] for way in ways))
         may_think = not (marks.are_channels or reader.has_begun or self._num_answered)
-        return Next(is_grammars=True, also=frozenset(marks.begin) if may_think else frozenset())
+        begins = frozenset(marks.begin + reader.thoughts.lead)
+        return Next(is_grammars=True, also=begins if may_think else frozenset())
 
     def read(self, token_id: int) -> None:
         """Advance by a token that `next` allows."""
-        self._reader.read(token_id)
+        part = self._reader.read(token_id)
+        self._is_led = self._is_structured and part is Part.ANSWER  # those of a grammar are not read here
 
     def answer(self) -> None:
         """Advance by a token of the grammar."""

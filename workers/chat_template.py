@@ -94,7 +94,7 @@ class ChatTemplate:
         with _template_errors():
             source = self._source(tools)
             talk = _Talk(
-                messages=source.with_thoughts(messages),
+                messages=messages,
                 tools=tools,
                 variables=source.texts.broken_variables(source.checked_variables(use)),
                 continues=use.continues,
@@ -115,7 +115,7 @@ class ChatTemplate:
         refusals = []
         for form in HISTORY_FORMS:
             try:
-                text = self._apply(replace(talk, messages=form.rewrite(marked)), form=form)
+                text = self._apply(replace(talk, messages=form.rewrite(marked)), source, form=form)
                 if not all(mark in text for mark in marks):
                     continue
                 return self._rendered(replace(talk, messages=form.rewrite(talk.messages)), source, form=form)
@@ -132,7 +132,7 @@ class ChatTemplate:
         if talk.continues:
             broken[-1] = {**broken[-1], "content": broken[-1]["content"] + _CONTINUED}
         tools = source.texts.broken_tools(talk.tools)
-        rendered = self._apply(replace(talk, messages=broken, tools=tools), form=form)
+        rendered = self._apply(replace(talk, messages=broken, tools=tools), source, form=form)
         if not talk.continues:
             return rendered
         text, found, _ = rendered.rpartition(_CONTINUED)
@@ -146,13 +146,17 @@ class ChatTemplate:
             self._sources[template] = _Source(self._tokenizer, template)
         return self._sources[template]
 
-    def _apply(self, talk: _Talk, *, form: HistoryForm | None) -> str:
+    def _apply(self, talk: _Talk, source: _Source, *, form: HistoryForm | None) -> str:
         """Return a conversation as the chat template renders it; the template may raise anything."""
         template = None
         if form is not None and form.no_text is NoText.NULL:
             template = KEEPING_NULLS + self._tokenizer.get_chat_template(tools=talk.tools)
         return self._renderer.render(
-            talk.messages, talk.tools, template=template, variables=talk.variables, begins_answer=not talk.continues
+            source.with_thoughts(talk.messages),
+            talk.tools,
+            template=template,
+            variables=talk.variables,
+            begins_answer=not talk.continues,
         )
 
 
@@ -184,8 +188,7 @@ class _Source:
         if not use.variables and use.budget != 0:  # most lines need no template to be parsed
             return {}
         self._check_names(use)
-        switch = self._variables.switch if use.budget == 0 else None
-        return use.variables if switch is None else {switch: False, **use.variables}
+        return {**self._variables.off, **use.variables} if use.budget == 0 else use.variables
 
     def _check_names(self, use: TemplateUse) -> None:
         names = self._variables.names
@@ -197,19 +200,13 @@ class _Source:
             raise BodyError(shown, message, code="unsupported_parameter")
 
     def with_thoughts(self, messages: Sequence[Message]) -> Sequence[Message]:
-        """Return the conversation with past thoughts in the fields that the template reads.
+        """Return the conversation with past thoughts where the template reads them.
 
         A template that reads none leaves past thoughts out, as it does with those of its own marks.
         """
         if not any("reasoning_content" in message for message in messages):
-            return messages
-        return [self._with_thoughts(message) for message in messages]
-
-    def _with_thoughts(self, message: Message) -> Message:
-        if "reasoning_content" not in message:
-            return message
-        kept = {name: value for name, value in message.items() if name != "reasoning_content"}
-        return kept | dict.fromkeys(self._variables.thought_fields, message["reasoning_content"])
+            return messages  # most lines need no template to be parsed
+        return [self._variables.with_thoughts(message) for message in messages]
 
     def ended(self, rendered: str, use: TemplateUse) -> tuple[str, Thoughts | None, tuple[int, ...]]:
         """Return a prompt with its thoughts ended if there shall be none, its answers' thoughts, and forbidden tokens.
@@ -224,7 +221,7 @@ class _Source:
             return rendered, None, ()
         end = marks.prompt_end(rendered, continues=use.continues)
         if use.budget != 0:
-            return rendered, marks.thoughts(end, budget=use.budget), ()
+            return rendered, marks.thoughts(rendered, end, budget=use.budget), ()
         if end is PromptEnd.INSIDE or (end is PromptEnd.BEFORE and marks.tokens.are_channels):
             return rendered + marks.closing, None, ()
         return rendered, None, marks.tokens.begin if end is PromptEnd.BEFORE else ()

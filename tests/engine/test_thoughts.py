@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
 from engine.errors import InvalidParamsError
 from engine.thoughts import Next, PartedTokens, ThoughtGate, ThoughtMarks, Thoughts, parted
 
-BEGIN, END = 10, 11
+BEGIN, END, LINE_END = 10, 11, 12
 TAGS = ThoughtMarks(begin=(BEGIN,), end=END)
 
 START, CHANNEL, MESSAGE, ANALYSIS, FINAL, COMMENTARY, ASSISTANT = range(20, 27)
@@ -74,6 +77,25 @@ def test_channels_part_thoughts_and_answer(
     assert parts(channels(*token_ids)) == expected
 
 
+TITLED = replace(TAGS, title=(31, 32))
+
+
+@pytest.mark.parametrize(
+    ("token_ids", "is_open", "expected", "first"),
+    [
+        ((BEGIN, 31, 32, 1, END, 3), False, (1,), 3),
+        ((BEGIN, 31), False, (), 0),
+        ((BEGIN, 31, 5, 1, END, 3), False, (31, 5, 1), 1),  # begins like a title, and is none
+        ((31, 32, 1, END, 3), True, (31, 32, 1), 0),  # the prompt had it
+    ],
+)
+def test_a_title_is_not_of_the_thoughts(
+    token_ids: tuple[int, ...], is_open: bool, expected: tuple[int, ...], first: int
+) -> None:
+    read = parted(token_ids, Thoughts(marks=TITLED, is_open=is_open))
+    assert (read.thoughts, read.first_thought) == (expected, first)
+
+
 def test_the_places_of_an_answer_are_those_of_its_tokens() -> None:
     assert tags(BEGIN, 1, END, 3, 4).answer_places == (3, 4)
 
@@ -89,10 +111,8 @@ def test_a_budget_is_a_whole_number(budget: int) -> None:
         Thoughts(marks=TAGS, budget=budget)
 
 
-def gate(
-    marks: ThoughtMarks = TAGS, *, is_open: bool = False, budget: int | None = None, is_structured: bool = True
-) -> ThoughtGate:
-    thoughts = Thoughts(marks=marks, is_open=is_open, budget=budget)
+def gate(marks: ThoughtMarks = TAGS, *, is_structured: bool = True, **changed: Any) -> ThoughtGate:
+    thoughts = Thoughts(marks=marks, **changed)
     return ThoughtGate(thoughts, is_structured=is_structured, stop_token_ids=(2, END))
 
 
@@ -104,6 +124,25 @@ def test_a_grammar_waits_for_the_end_of_the_thoughts() -> None:
     one.read(5)
     one.read(END)
     assert one.next == Next(is_grammars=True)
+
+
+def test_a_line_end_may_lead_to_thoughts_and_to_nothing_else() -> None:
+    one = gate(lead=(LINE_END,))
+    assert one.next == Next(is_grammars=True, also=frozenset({BEGIN, LINE_END}))
+    one.read(LINE_END)
+    assert one.forced == (BEGIN,)
+    assert one.next == Next(only=frozenset({BEGIN}))
+    one.read(BEGIN)
+    assert not one.forced
+    one.read(LINE_END)
+    assert one.next == Next(without=frozenset({2}))
+
+
+def test_a_line_end_leads_nowhere_without_a_structure() -> None:
+    one = gate(lead=(LINE_END,), budget=9, is_structured=False)
+    one.read(LINE_END)
+    assert not one.forced
+    assert one.next == Next()
 
 
 def test_an_answer_that_has_begun_leaves_no_room_for_thoughts() -> None:

@@ -37,6 +37,8 @@ class TemplateMarks:
     closing: str
     """What a template writes behind the opening mark to skip the thoughts, or to skip them from the start."""
     tokens: ThoughtMarks
+    lead: tuple[int, ...] = ()
+    """The token of a line end that the template writes before the opening mark; none if it writes no such."""
 
     def prompt_end(self, rendered: str, *, continues: bool) -> PromptEnd:
         """Return where a rendered prompt ends; one that `continues` ends with the text of a message.
@@ -46,15 +48,16 @@ class TemplateMarks:
         if continues:
             return PromptEnd.INSIDE if rendered.rfind(self.begin) > rendered.rfind(self.end) else PromptEnd.BEHIND
         written = rendered.rstrip()
-        if written.endswith(self.begin):
+        if written.endswith(self.begin.rstrip()):
             return PromptEnd.INSIDE
         return PromptEnd.BEHIND if written.endswith(self.closing.strip()) else PromptEnd.BEFORE
 
-    def thoughts(self, end: PromptEnd, *, budget: int | None) -> Thoughts | None:
+    def thoughts(self, rendered: str, end: PromptEnd, *, budget: int | None) -> Thoughts | None:
         """Return the thoughts of an output behind a prompt that ends there; None if it has none."""
         if end is PromptEnd.BEHIND:
             return None
-        return Thoughts(marks=self.tokens, is_open=end is PromptEnd.INSIDE, budget=budget)
+        lead = self.lead if end is PromptEnd.BEFORE and not rendered.endswith("\n") else ()
+        return Thoughts(marks=self.tokens, is_open=end is PromptEnd.INSIDE, budget=budget, lead=lead)
 
 
 def marks_of(template: str, tokenizer: MarkTokenizer) -> TemplateMarks | None:
@@ -66,14 +69,34 @@ def marks_of(template: str, tokenizer: MarkTokenizer) -> TemplateMarks | None:
 _Finder = Callable[[str, MarkTokenizer, Mapping[str, int]], TemplateMarks | None]
 
 
-def _tags(begin: str, end: str) -> _Finder:
-    def find(template: str, _tokenizer: MarkTokenizer, token_ids: Mapping[str, int]) -> TemplateMarks | None:
+def _tags(begin: str, end: str, *, title: str = "") -> _Finder:
+    """Find two tokens; the model writes the `title` behind the first."""
+
+    def find(template: str, tokenizer: MarkTokenizer, token_ids: Mapping[str, int]) -> TemplateMarks | None:
         if not (begin in template or end in template) or not {begin, end} <= token_ids.keys():
             return None
-        tokens = ThoughtMarks(begin=(token_ids[begin],), end=token_ids[end])
-        return TemplateMarks(begin=begin, end=end, closing=f"\n{end}\n\n", tokens=tokens)
+        tokens = ThoughtMarks(
+            begin=(token_ids[begin],),
+            end=token_ids[end],
+            title=tuple(tokenizer.encode(title, add_special_tokens=False)) if title else (),
+        )
+        return TemplateMarks(
+            begin=begin + title,
+            end=end,
+            closing=f"\n{end}\n\n",
+            tokens=tokens,
+            lead=_lead(template, begin, tokenizer),
+        )
 
     return find
+
+
+def _lead(template: str, begin: str, tokenizer: MarkTokenizer) -> tuple[int, ...]:
+    """Return the token of a line end if a template writes one before the opening mark."""
+    if f"\n{begin}" not in template and f"\\n{begin}" not in template:
+        return ()
+    line_end = tuple(tokenizer.encode("\n", add_special_tokens=False))
+    return line_end if len(line_end) == 1 else ()
 
 
 _HEADER = ("<|start|>", "<|channel|>", "<|message|>", "<|end|>")
@@ -105,4 +128,6 @@ _FINDERS: tuple[_Finder, ...] = (
     _tags("<think>", "</think>"),
     _tags("[THINK]", "[/THINK]"),
     _tags("<seed:think>", "</seed:think>"),
+    _tags("<|channel>", "<channel|>", title="thought\n"),
+    _tags("<|inner_prefix|>", "<|inner_suffix|>"),
 )

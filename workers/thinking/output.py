@@ -16,7 +16,6 @@ class ThinkingOutput:
     def __init__(self, whole: ChildOutput, thoughts: Thoughts | None) -> None:
         self.whole = whole
         self._parts = None if thoughts is None else parted(whole.shown_token_ids, thoughts)
-        self._is_open = thoughts is not None and thoughts.is_open
 
     @property
     def num_thoughts(self) -> int:
@@ -29,8 +28,7 @@ class ThinkingOutput:
         parts = self._parts
         if parts is None or not (parts.thoughts or parts.has_ended or parts.is_cut):
             return None
-        # The first token is a mark, unless the prompt ends in thoughts: texts of both kinds are trimmed.
-        text = self.whole.part_text(0 if self._is_open else 1, parts.thoughts).strip()
+        text = self.whole.part_text(parts.first_thought, parts.thoughts).strip()
         return Reasoning(text=text, finish_reason=self._reasoning_finish(parts), has_answer=not parts.is_cut)
 
     def _reasoning_finish(self, parts: PartedTokens) -> str:
@@ -43,7 +41,9 @@ class ThinkingOutput:
         whole, parts = self.whole, self._parts
         if parts is None or parts.is_plain:
             return whole.text_with_special_tokens() if has_special_tokens else whole.text()
-        text = whole.part_text(parts.first_place, parts.answer, has_special_tokens=has_special_tokens)
+        text = whole.part_text(
+            parts.first_place, parts.answer, behind=parts.behind_thoughts, has_special_tokens=has_special_tokens
+        )
         return text.lstrip() if parts.has_ended else text
 
     @property

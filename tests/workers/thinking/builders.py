@@ -32,10 +32,16 @@ def prompt_text(name: str, **body: Any) -> str:
 
 def answered(name: str, output: str, *, end: FinishReason = FinishReason.STOP, **body: Any) -> Answer:
     """Return the answer to a line whose model says `output`, with its end-of-sequence token if it stops."""
-    tokenizer, prepared = thinking_tokenizer(name), prepare(name, **body)
+    tokenizer = thinking_tokenizer(name)
     token_ids = tokenizer.encode(output, add_special_tokens=False)
     if end is FinishReason.STOP:
         token_ids.append(tokenizer.eos_token_id)
+    return answered_with(name, token_ids, end=end, **body)
+
+
+def answered_with(name: str, token_ids: list[int], *, end: FinishReason = FinishReason.STOP, **body: Any) -> Answer:
+    """Return the answer to a line whose model writes these tokens."""
+    tokenizer, prepared = thinking_tokenizer(name), prepare(name, **body)
     run = LineRun(prepared, tokenizer, batch_id="batch_1", on_done=lambda _: None, on_stopped=lambda *_: None)
     for place, token_id in enumerate(token_ids, start=1):
         reason = end if place == len(token_ids) else None

@@ -7,25 +7,41 @@ from typing import Any
 import pytest
 
 from engine.outputs import FinishReason
-from tests.workers.thinking.builders import answered, message_of, reasoning_tokens
-from tests.workers.thinking.families import thinking_tokenizer
+from tests.workers.thinking.builders import answered, answered_with, message_of, reasoning_tokens
+from tests.workers.thinking.families import ON, THINKING, thinking_tokenizer
+
+AROUND = {
+    "qwen3": ("<think>", "\n", "\n", "</think>\n\n"),
+    "qwen3.5": ("", "", "\n", "</think>\n\n"),
+    "qwq": ("", "", "\n", "</think>\n\n"),
+    "gpt-oss": ("<|channel|>analysis<|message|>", "", "", "<|end|><|start|>assistant<|channel|>final<|message|>"),
+    "r1": ("", "", "\n", "</think>\n\n"),
+    "deepseek-v3.1": ("", "", "", "</think>"),
+    "ministral": ("[THINK]", "", "", "[/THINK]"),
+    "seed-oss": ("<seed:think>", "", "", "</seed:think>"),
+    "smollm3": ("<think>", "\n", "\n", "</think>\n"),
+    "step-3.5": ("", "", "\n", "</think>\n"),
+    "glm-4.6": ("\n<think>", "", "", "</think>\n"),
+    "glm-4.7": ("", "", "", "</think>"),
+    "gemma-4": ("<|channel>thought\n", "", "\n", "<channel|>"),
+    "apertus": ("<|inner_prefix|>", "", "", "<|inner_suffix|>"),
+}
+"""What a model writes around its thoughts: the opening mark, white space of the thoughts, what leads to the answer."""
 
 OUTPUTS = {
-    "qwen3": "<think>\nIt is 12.50.\n</think>\n\nThe total is 12.50 EUR.",
-    "gpt-oss": "<|channel|>analysis<|message|>It is 12.50.<|end|><|start|>assistant<|channel|>final<|message|>"
-    "The total is 12.50 EUR.",
-    "r1": "It is 12.50.\n</think>\n\nThe total is 12.50 EUR.",
-    "magistral": "[THINK]It is 12.50.[/THINK]The total is 12.50 EUR.",
+    name: f"{begin}{before}It is 12.50.{after}{end}The total is 12.50 EUR."
+    for name, (begin, before, after, end) in AROUND.items()
 }
 
 
-@pytest.mark.parametrize("name", OUTPUTS)
+@pytest.mark.parametrize("name", THINKING)
 def test_an_answer_is_parted_by_the_marks_of_its_model(name: str) -> None:
-    answer = answered(name, OUTPUTS[name])
+    answer = answered(name, OUTPUTS[name], **ON.get(name, {}))
     message = message_of(answer)
     assert (message["reasoning_content"], message["content"]) == ("It is 12.50.", "The total is 12.50 EUR.")
-    thoughts = "\nIt is 12.50.\n" if name == "qwen3" else "It is 12.50.\n" if name == "r1" else "It is 12.50."
-    assert reasoning_tokens(answer) == len(thinking_tokenizer(name).encode(thoughts, add_special_tokens=False))
+    _, before, after, _ = AROUND[name]
+    thoughts = thinking_tokenizer(name).encode(f"{before}It is 12.50.{after}", add_special_tokens=False)
+    assert reasoning_tokens(answer) == len(thoughts)
     assert answer.usage.reasoning_tokens < answer.usage.completion_tokens
     choice = answer.body["choices"][0]
     assert (choice["finish_reason"], choice["reasoning_finish_reason"]) == ("stop", "stop")
@@ -36,11 +52,34 @@ CUT = {name: output[: output.index("12.50.") + 6] for name, output in OUTPUTS.it
 
 @pytest.mark.parametrize("name", CUT)
 def test_thoughts_cut_by_a_limit_leave_no_content_and_say_so(name: str) -> None:
-    answer = answered(name, CUT[name], end=FinishReason.LENGTH)
+    answer = answered(name, CUT[name], end=FinishReason.LENGTH, **ON.get(name, {}))
     message, choice = message_of(answer), answer.body["choices"][0]
     assert (message["reasoning_content"], message["content"]) == ("It is 12.50.", None)
     assert (choice["finish_reason"], choice["reasoning_finish_reason"]) == ("length", "length")
     assert answer.is_truncated
+
+
+@pytest.mark.parametrize("output", ["<|channel>thought", "<|channel>thought\n", "<|channel>thought\nHm."])
+def test_thoughts_cut_in_the_header_of_their_mark_do_not_show_it(output: str) -> None:
+    answer = answered("gemma-4", output, end=FinishReason.LENGTH, **ON["gemma-4"])
+    assert message_of(answer)["reasoning_content"] == ("Hm." if output.endswith("Hm.") else "")
+    assert message_of(answer)["content"] is None
+
+
+def test_thoughts_without_the_header_of_their_mark_are_shown_whole() -> None:
+    answer = answered("gemma-4", "<|channel>those are 12.<channel|>12.", **ON["gemma-4"])
+    assert message_of(answer)["reasoning_content"] == "those are 12."
+
+
+def test_a_letter_cut_by_the_budget_is_not_in_the_answer() -> None:
+    tokenizer = thinking_tokenizer("ministral")  # whose marks are special tokens, of no text
+    thoughts = tokenizer.encode("Hm é", add_special_tokens=False)[:-1]
+    begin, end = tokenizer.convert_tokens_to_ids(["[THINK]", "[/THINK]"])
+    answer = tokenizer.encode("Yes.", add_special_tokens=False)
+    said = [begin, *thoughts, end, *answer, tokenizer.eos_token_id]
+    message = message_of(answered_with("ministral", said, thinking_token_budget=len(thoughts)))
+    assert message["content"] == "Yes."
+    assert message["reasoning_content"].startswith("Hm")
 
 
 def test_an_answer_cut_behind_its_thoughts_keeps_both() -> None:
@@ -58,7 +97,7 @@ def test_a_budget_that_ended_the_thoughts_is_told() -> None:
     assert reasoning_tokens(answer) == budget
 
 
-@pytest.mark.parametrize("name", ["qwen3", "magistral"])
+@pytest.mark.parametrize("name", ["qwen3", "ministral", "glm-4.6"])
 def test_an_answer_without_thoughts_has_no_field_of_them(name: str) -> None:
     answer = answered(name, "The total.")
     assert message_of(answer) == {"role": "assistant", "content": "The total.", "refusal": None}
