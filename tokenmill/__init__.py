@@ -30,6 +30,7 @@ def map(
     max_tokens: int | None = None,
     temperature: float | None = None,
     params: Mapping[str, Any] | None = None,
+    thoughts: bool = False,
     prefix: str = "",
     window: str = "24h",
     data_dir: str | Path | None = None,
@@ -38,7 +39,8 @@ def map(
 
     `rows`: a list of dicts, a pyarrow.Table, or a pandas or polars DataFrame. `prompt`: a template, or the path of one.
     `schema`: a JSON schema, the path of one, or a pydantic model; without one the answers are texts, in the column
-    `answer`. A failed row keeps its place, and its column `error` has the reason.
+    `answer`. With `thoughts` those of a model that thinks are a column too. A failed row keeps its place, and its
+    column `error` has the reason.
 
     With `base_url` (TOKENMILL_BASE_URL) the rows run as a batch on that server, otherwise on this machine, in a
     separate process. After an interrupt the same call continues where it stopped. Raises InputError for unusable
@@ -54,6 +56,7 @@ def map(
         "prompt": prompt_of(prompt),
         "schema": schema_of(schema),
         "params": {**(params or {}), **{name: value for name, value in lengths.items() if value is not None}},
+        "thoughts": thoughts,
         "prefix": prefix,
     }
     call = {

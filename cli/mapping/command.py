@@ -54,6 +54,9 @@ def map_(
     max_tokens: Annotated[int | None, typer.Option(min=1, help="Longest answer.")] = None,
     temperature: Annotated[float | None, typer.Option(min=0.0)] = None,
     param: Param = None,
+    thoughts: Annotated[
+        bool, typer.Option("--thoughts", help="Add a column with the thoughts of a model that thinks.")
+    ] = False,
     prefix: Annotated[str, typer.Option(help="Prefix of the new columns' names.")] = "",
     window: Window = "24h",
     data_dir: RunDataDir = None,
@@ -85,6 +88,7 @@ def map_(
         prompt=text_of(prompt),
         schema=None if schema is None else _json_file(schema),
         params=json_params(max_tokens=max_tokens, temperature=temperature, others=param or []),
+        thoughts=thoughts,
         prefix=prefix,
         model="",
     )

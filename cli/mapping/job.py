@@ -32,7 +32,8 @@ class MapJob:
     def identity(self, *parts: str) -> str:
         """Return a digest of everything that determines the results, and of `parts`. Reads the source once."""
         prompt = [(part.role, part.source) for part in self.template.parts]
-        identity = [self.source.identity(), prompt, self.ask.body(), self.shape.prefix, self.form.value, parts]
+        identity = [self.source.identity(), prompt, self.ask.body(), self.shape.prefix]
+        identity += [self.shape.has_thoughts, self.form.value, parts]
         return hashlib.sha256(orjson.dumps(identity)).hexdigest()[:24]
 
 
@@ -46,6 +47,8 @@ class MapOptions:
     schema: Any = None
     """A JSON schema; None for text answers."""
     params: Mapping[str, Any] = field(default_factory=dict)
+    thoughts: bool = False
+    """Whether thoughts become a column."""
     prefix: str = ""
 
 
@@ -56,7 +59,7 @@ def plan(source: Source, options: MapOptions, form: Format) -> MapJob:
     if "messages" in options.params or "response_format" in options.params or "model" in options.params:
         raise InputError("messages, model and response_format come from the prompt, --model and --schema.")
     columns = None if options.schema is None else answer_columns(options.schema)
-    shape = Shape(answer=columns, prefix=options.prefix)
+    shape = Shape(answer=columns, has_thoughts=options.thoughts, prefix=options.prefix)
     require_apart(source.columns or (), shape)
     if form is Format.PARQUET:
         output_schema(source.schema, source.columns or (), shape)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from features.pipelines.rows.lines.table_shape import SeenColumns
-from features.pipelines.rows.outputs.answer_columns import TEXT_COLUMN
+from features.pipelines.rows.outputs.answer_columns import TEXT_COLUMN, THOUGHTS_COLUMN
 from features.pipelines.rows.outputs.column_types import ColumnType, Kind, answer_columns
 from features.pipelines.rows.outputs.kept_columns import nullable, restorers
 from features.pipelines.rows.outputs.tables import arrow_fields, require_writable
@@ -22,9 +22,9 @@ ERROR_COLUMN = "error"
 
 def added_columns(step: Step) -> Mapping[str, ColumnType]:
     """Return the columns that a step's answers add to its rows."""
-    if step.response_schema is None:
-        return {TEXT_COLUMN: ColumnType(kind=Kind.STRING, place="$")}
-    return answer_columns(step.response_schema)
+    text = ColumnType(kind=Kind.STRING, place="$")
+    columns = {TEXT_COLUMN: text} if step.response_schema is None else answer_columns(step.response_schema)
+    return columns | ({THOUGHTS_COLUMN: text} if step.thoughts else {})
 
 
 def comes_to_parquet(definition: Definition, step: Step) -> bool:

@@ -7,7 +7,8 @@ from typing import Any
 
 import orjson
 
-from features.pipelines.output_columns import ERROR_COLUMN, comes_to_parquet
+from features.pipelines.output_columns import comes_to_parquet
+from features.pipelines.rows.lines.table_shape import require_free
 from features.pipelines.rows.outputs.column_types import answer_columns, require_narrow
 from features.pipelines.rows.outputs.schema_keywords import check_keywords
 from features.pipelines.rows.templates.renderer import Message
@@ -64,11 +65,7 @@ def _check_columns(definition: Definition, step: Step) -> None:
         return
     columns = answer_columns(step.response_schema)
     check_keywords(step.response_schema)
-    if ERROR_COLUMN in columns:
-        raise InputError(
-            f"the schema has a property {ERROR_COLUMN!r}, which is the column for the error of a failed row. Rename "
-            "the property."
-        )
+    require_free(columns, has_thoughts=step.thoughts)
     if comes_to_parquet(definition, step):
         require_narrow(columns)
 

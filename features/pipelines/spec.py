@@ -17,6 +17,7 @@ from pydantic import (
     ConfigDict,
     Field,
     PlainValidator,
+    StrictBool,
     StrictInt,
     ValidationError,
     model_validator,
@@ -239,6 +240,8 @@ class Step(SpecModel):
     """JSON Schema of the answers; None for text."""
     parameters: Annotated[dict[str, Any], AfterValidator(checked_parameters)] = {}
     """Parameters of the request's body, such as max_tokens and temperature."""
+    thoughts: StrictBool = False
+    """Whether the thoughts of a model that thinks become a column of that name."""
     priority: AskedPriority = AskedPriority.BULK
     completion_window: Annotated[str, AfterValidator(_window)] = "24h"
     on_error: OnError = OnError.SKIP

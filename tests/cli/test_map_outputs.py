@@ -39,6 +39,19 @@ def test_a_column_of_floats_and_small_integers_can_be_parquet(tmp_path: Path) ->
     render(tmp_path, [*WIDE, {"a": 7}])
 
 
+def test_thoughts_are_a_column_of_another_job(tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_text('{"a": 1}\n')
+    source = open_source(str(tmp_path / "in.jsonl"))
+    plain, thinking = (
+        plan(source, MapOptions(prompt="x", model="m", thoughts=thoughts), Format.JSONL) for thoughts in (False, True)
+    )
+    assert (list(plain.shape.typed), list(thinking.shape.typed)) == (
+        ["answer", "error"],
+        ["answer", "thoughts", "error"],
+    )
+    assert plain.identity() != thinking.identity()
+
+
 @pytest.mark.parametrize(
     ("source", "output", "found"),
     [

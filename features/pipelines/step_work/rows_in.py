@@ -9,14 +9,14 @@ from features.pipelines import definitions, output_columns, steps
 from features.pipelines.context import RunContext
 from features.pipelines.output_columns import RowTypes
 from features.pipelines.preparing import Preparation, SourceRow
-from features.pipelines.rows.outputs.answer_columns import TEXT_COLUMN
+from features.pipelines.rows.outputs.answer_columns import TEXT_COLUMN, Answer
 from features.pipelines.rows.outputs.kept_columns import loaded
 from features.pipelines.rows.templates.cpu_time import CpuTime
 from features.pipelines.settings import PipelineSettings
 from features.pipelines.sources import batch_rows
 from features.pipelines.sources.store_files import TakenFiles, take_files
 from features.pipelines.spec import Step
-from features.pipelines.step_work.answered_rows import answer_to, columns_of, text_of
+from features.pipelines.step_work.answered_rows import AnswerShape, answer_to, shape_of, text_of
 from features.pipelines.step_work.claimed_run import ClaimedRun
 from features.pipelines.step_work.groups import groups
 from features.pipelines.tables import RunStep
@@ -95,14 +95,19 @@ def _preparation(run: ClaimedRun, step: Step, cpu: CpuTime, *, known: Any) -> Pr
 
 def _chained_rows(run: ClaimedRun, earlier: RunStep) -> Iterator[SourceRow]:
     """Yield the answered rows of an earlier step; rows without an answer are dropped."""
-    columns = columns_of(run.context.definition.steps[earlier.number])
+    shape = shape_of(run.context.definition.steps[earlier.number])
     for each in run.answered(earlier):
-        answer = answer_to(each, columns)
+        answer = answer_to(each, shape)
         if answer.error is None:
-            text = answer.values.get(TEXT_COLUMN) if columns is None else text_of(each)
-            previous = {"text": text, "json": None if columns is None else dict(answer.values)}
+            text = answer.values.get(TEXT_COLUMN) if shape.columns is None else text_of(each)
+            previous = {"text": text, "json": _json_of(answer, shape)}
             values = {**each.row.values, **answer.values}
             yield SourceRow(custom_id=each.row.custom_id, values=values, previous=previous)
+
+
+def _json_of(answer: Answer, shape: AnswerShape) -> dict[str, Any] | None:
+    """Return an answer by its schema, without its thoughts; None without a schema."""
+    return None if shape.columns is None else {name: answer.values[name] for name in shape.columns}
 
 
 def _known_types(context: RunContext, earlier: RunStep) -> Any:

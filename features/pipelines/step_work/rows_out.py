@@ -9,18 +9,18 @@ from features.pipelines.output_columns import ERROR_COLUMN, OutputColumns
 from features.pipelines.publishing import Publication
 from features.pipelines.rows.outputs.kept_columns import loaded
 from features.pipelines.spec import Format, OnError, Step
-from features.pipelines.step_work.answered_rows import answer_to, columns_of
+from features.pipelines.step_work.answered_rows import answer_to, shape_of
 from features.pipelines.step_work.claimed_run import ClaimedRun, RunFailedError
 from features.pipelines.tables import RunStep
 
 
 def count_failed(run: ClaimedRun, step: Step, begun: RunStep) -> int:
     """Return how many rows have no answer. Raise RunFailedError if there are any and the step's on_error is fail."""
-    columns = columns_of(step)
+    shape = shape_of(step)
     num_failed = 0
     first_error: str | None = None
     for each in run.answered(begun):
-        answer = answer_to(each, columns)
+        answer = answer_to(each, shape)
         if answer.error is not None:
             num_failed += 1
             first_error = first_error or f"{each.row.custom_id}: {answer.error}"
@@ -37,9 +37,9 @@ def publish(run: ClaimedRun, step: Step, begun: RunStep) -> list[dict[str, Any]]
     assert step.output is not None
     store = run.store(step.output.store, writing=True)
     publication = Publication(store, run.context, step, moves=run.work.check, confirm=run.work.confirm)
-    fields = columns_of(step)
+    shape = shape_of(step)
     columns = _output_columns(run, step, begun)
-    answers = ((each.row.values, answer_to(each, fields)) for each in run.answered(begun))
+    answers = ((each.row.values, answer_to(each, shape)) for each in run.answered(begun))
     return publication.publish((columns.row(row, answer.values, answer.error) for row, answer in answers), columns)
 
 

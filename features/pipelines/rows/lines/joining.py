@@ -52,4 +52,4 @@ def _answered(lines: Iterable[bytes], shape: Shape) -> Iterator[tuple[int, Answe
     for raw in lines:
         line = orjson.loads(raw)
         if (index := index_of(line.get("custom_id"))) is not None:
-            yield index, answer_of(line, shape.answer)
+            yield index, answer_of(line, shape.answer, has_thoughts=shape.has_thoughts)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from features.pipelines.rows.outputs.answer_columns import TEXT_COLUMN
+from features.pipelines.rows.outputs.answer_columns import TEXT_COLUMN, THOUGHTS_COLUMN
 from features.pipelines.rows.outputs.column_types import ColumnType, Kind
 from features.pipelines.rows.outputs.tables import arrow_fields, several_types, size_of
 from features.pipelines.rows.sources.files import Format
@@ -26,6 +26,8 @@ class Shape:
 
     answer: Mapping[str, ColumnType] | None
     """By the schema's names; None for a text."""
+    has_thoughts: bool = False
+    """Whether the thoughts before an answer have a column too."""
     prefix: str = ""
 
     @property
@@ -33,28 +35,40 @@ class Shape:
         """Return every added column by its name, the error last."""
         text = ColumnType(kind=Kind.STRING, place="$")
         columns = {TEXT_COLUMN: text} if self.answer is None else self.answer
-        return {self.prefix + name: column for name, column in (*columns.items(), (ERROR_COLUMN, text))}
+        beside = dict.fromkeys((*self._thoughts, ERROR_COLUMN), text)
+        return {self.prefix + name: column for name, column in (*columns.items(), *beside.items())}
 
     def row(self, values: Mapping[str, Any], answer: Mapping[str, Any], error: str | None) -> dict[str, Any]:
         """Return a row of the output."""
-        added = {self.prefix + name: answer.get(name) for name in self.answer or (TEXT_COLUMN,)}
+        names = (*(self.answer or (TEXT_COLUMN,)), *self._thoughts)
+        added = {self.prefix + name: answer.get(name) for name in names}
         return {**values, **added, self.prefix + ERROR_COLUMN: error}
+
+    @property
+    def _thoughts(self) -> tuple[str, ...]:
+        return (THOUGHTS_COLUMN,) if self.has_thoughts else ()
 
 
 def require_apart(columns: Iterable[str], shape: Shape) -> None:
     """Raise InputError if a column of the source has the name of an added one."""
-    if shape.answer is not None and ERROR_COLUMN in shape.answer:
-        raise InputError(
-            f"the schema has a property {ERROR_COLUMN!r}, which is the column for the error of a failed row. "
-            "Rename the property.",
-            param="schema",
-        )
+    require_free(shape.answer or {}, has_thoughts=shape.has_thoughts)
     if both := [name for name in columns if name in shape.typed]:
         raise InputError(
             f"the source already has the column{'s' if len(both) > 1 else ''} {', '.join(both)}, which the answers "
             "would replace. Give the new columns a prefix, such as --prefix answer_, or rename the old.",
             param="prefix",
         )
+
+
+def require_free(columns: Mapping[str, ColumnType], *, has_thoughts: bool) -> None:
+    """Raise InputError if a property of a schema has the name of a column beside the answer's."""
+    kept = {ERROR_COLUMN: "the error of a failed row"}
+    if has_thoughts:
+        kept[THOUGHTS_COLUMN] = "the thoughts"
+    for name, purpose in kept.items():
+        if name in columns:
+            message = f"the schema has a property {name!r}, which is the column for {purpose}. Rename the property."
+            raise InputError(message, param="schema")
 
 
 def output_schema(source_schema: Any, columns: Sequence[str], shape: Shape) -> Any:

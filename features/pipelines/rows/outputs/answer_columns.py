@@ -11,13 +11,15 @@ from tokenmill.row_json import loads
 
 TEXT_COLUMN = "answer"
 """The column of an answer without a schema."""
+THOUGHTS_COLUMN = "thoughts"
+"""The column of the thoughts before an answer, where it is asked for."""
 
 _INT64 = range(-(1 << 63), 1 << 63)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """The values of the answer's columns, or an error without values."""
+    """The values of the answer's columns, or an error without values, except for its thoughts."""
 
     values: Mapping[str, Any]
     error: str | None = None
@@ -27,13 +29,24 @@ class UnfitAnswerError(Exception):
     """An answer does not fit its columns."""
 
 
-def answer_of(line: Mapping[str, Any], columns: Mapping[str, ColumnType] | None) -> Answer:
+def answer_of(
+    line: Mapping[str, Any], columns: Mapping[str, ColumnType] | None, *, has_thoughts: bool = False
+) -> Answer:
     """Parse a line of a batch's output or error file; with `columns` None the answer is a text."""
+    thoughts = {THOUGHTS_COLUMN: _thoughts_of(line)} if has_thoughts else {}
     try:
         text = _text_of(line, needs_end=columns is not None)
-        return Answer(values={TEXT_COLUMN: text} if columns is None else _values_of(text, columns))
+        return Answer(values=({TEXT_COLUMN: text} if columns is None else _values_of(text, columns)) | thoughts)
     except UnfitAnswerError as error:
-        return Answer(values={}, error=str(error))
+        return Answer(values=thoughts, error=str(error))
+
+
+def _thoughts_of(line: Mapping[str, Any]) -> str | None:
+    """Return the thoughts of a line's answer, cut ones too; None if there are none."""
+    choices = ((line.get("response") or {}).get("body") or {}).get("choices") or [{}]
+    message = choices[0].get("message") or {}
+    thoughts = message.get("reasoning_content") or message.get("reasoning")  # newer vLLM's name
+    return None if thoughts is None else str(thoughts)
 
 
 def _text_of(line: Mapping[str, Any], *, needs_end: bool) -> str:

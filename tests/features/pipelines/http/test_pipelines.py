@@ -70,6 +70,12 @@ def test_a_pipeline_is_made_shown_changed_and_deleted(http: httpx.Client) -> Non
         ({"schema": {"type": "string"}}, 400, "steps.0.schema", "needs"),
         ({"schema": {"type": "object", "properties": {"error": {"type": "string"}}}}, 400, "steps.0.schema", "'error'"),
         (
+            {"schema": {"type": "object", "properties": {"thoughts": {"type": "string"}}}, "thoughts": True},
+            400,
+            "steps.0.schema",
+            "'thoughts'",
+        ),
+        (
             {
                 "schema": {"type": "object", "properties": {"total": {}}},
                 "output": {"store": "results", "keys": "o/{n}.parquet"},

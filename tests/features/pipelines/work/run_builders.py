@@ -52,6 +52,8 @@ class House:
     results: Path
     fails: set[str] = field(default_factory=set)
     """Prompts that get an error."""
+    thoughts: dict[str, str] = field(default_factory=dict)
+    """By prompt, where an answer has some."""
 
     def make(self, **changes: Any) -> str:
         """Make a pipeline of one step; return its id."""
@@ -130,6 +132,8 @@ class House:
             failed = error_line(batch_id, line.line_no, custom_id, code="engine_failure", message="it went wrong")
             return LineResult(line_no=line.line_no, line=failed, status_code=None)
         message = {"role": "assistant", "content": json.dumps({"length": len(prompt)})}
+        if prompt in self.thoughts:
+            message["reasoning_content"] = self.thoughts[prompt]
         body = {"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
         done = output_line(batch_id, line.line_no, custom_id, status_code=200, body=body)
         return LineResult(line_no=line.line_no, line=done, status_code=200, input_tokens=3, output_tokens=2)

@@ -95,6 +95,25 @@ def test_the_answers_of_a_step_reach_the_next_one_joined_by_their_rows(house: Ho
     assert rows == [{"text": text, "length": len(prompt), "error": None} for text, prompt in prompts.items()]
 
 
+def test_thoughts_are_a_column_of_a_step_that_asks_for_them_and_of_the_next_one(house: House) -> None:
+    house.thoughts = {"Measure one": "Three letters.", "It has 11 of 1": "Eleven?"}
+    house.put("in/a.jsonl", {"text": "one"}, {"text": "two"})
+    outputs = {name: {"store": "results", "keys": f"{name}/part-{{n}}.jsonl"} for name in ("first", "second")}
+    second = step(
+        name="next", source={"step": "fields"}, prompt="It has {{ previous.json.length }} of {{ previous.json|length }}"
+    )
+    steps = [step(thoughts=True, output=outputs["first"]), second | {"output": outputs["second"]}]
+    run = house.finish(house.trigger(house.make(steps=steps)))
+    assert run.state == RunState.SUCCEEDED
+    [first] = house.out("first").values()
+    expected = {"one": "Three letters.", "two": None}
+    assert first == [
+        {"text": text, "length": 11, "thoughts": thoughts, "error": None} for text, thoughts in expected.items()
+    ]
+    [rows] = house.out("second").values()
+    assert [(row["thoughts"], row["length"]) for row in rows] == [("Three letters.", 14), (None, 14)]
+
+
 def test_the_properties_of_a_schema_are_asked_for_and_put_out_in_the_order_they_were_given_in(house: House) -> None:
     """Models answer in that order, and one that was trained on another order answers badly."""
     names = ["vendor", "b", "date", "a"]

@@ -146,6 +146,19 @@ def test_a_column_of_the_source_is_never_replaced() -> None:
         require_apart([], clash)
 
 
+def test_thoughts_have_a_column_before_the_error() -> None:
+    shape = Shape(answer=answer_columns(SCHEMA), has_thoughts=True, prefix="new_")
+    assert list(shape.typed) == ["new_label", "new_thoughts", "new_error"]
+    row = shape.row({"n": 1}, {"label": "a", "thoughts": "Hm."}, None)
+    assert row == {"n": 1, "new_label": "a", "new_thoughts": "Hm.", "new_error": None}
+    with pytest.raises(InputError, match="already has the column new_thoughts"):
+        require_apart(["new_thoughts"], shape)
+    own = answer_columns({"type": "object", "properties": {"thoughts": {"type": "string"}}})
+    require_apart([], Shape(answer=own))
+    with pytest.raises(InputError, match="the schema has a property 'thoughts'"):
+        require_apart([], Shape(answer=own, has_thoughts=True))
+
+
 def test_rows_without_a_header_get_the_columns_that_they_have() -> None:
     seen = SeenColumns(Format.PARQUET)
     for number in range(3000):

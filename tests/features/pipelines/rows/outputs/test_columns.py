@@ -155,6 +155,22 @@ def test_thoughts_are_in_no_column_and_cut_ones_are_an_error(columns: Any) -> No
     assert "truncated in its thoughts" in (answer_of(cut, columns).error or "")
 
 
+@pytest.mark.parametrize("name", ["reasoning_content", "reasoning"])
+@pytest.mark.parametrize("columns", [None, answer_columns(SCHEMA)])
+def test_thoughts_are_a_column_where_they_are_asked_for(columns: Any, name: str) -> None:
+    whole = answer_of(result('{"label": "good"}', **{name: "Is it good?"}), columns, has_thoughts=True)
+    assert whole.values["thoughts"] == "Is it good?"
+    assert whole.values["answer" if columns is None else "label"] in ("good", '{"label": "good"}')
+    none = answer_of(result('{"label": "good"}'), columns, has_thoughts=True)
+    assert (none.values["thoughts"], none.error) == (None, None)
+    cut = result(None, finish_reason="length", reasoning_content="Is it")
+    cut["response"]["body"]["choices"][0]["reasoning_finish_reason"] = "length"
+    answer = answer_of(cut, columns, has_thoughts=True)
+    assert (answer.values, answer.error is None) == ({"thoughts": "Is it"}, False)
+    failed = {"error": {"code": "batch_expired", "message": "too late"}}
+    assert answer_of(failed, columns, has_thoughts=True).values == {"thoughts": None}
+
+
 def written(form: Format, rows: list[dict[str, Any]], *, schema: Any = None) -> bytes:
     target = io.BytesIO()
     with open_table(target, form, columns=["a", "b"], schema=schema) as table:
