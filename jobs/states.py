@@ -139,6 +139,13 @@ class UncoveredLines(StrEnum):
     FAIL = "fail"  # such a line becomes an error line, once none of the tenant's lines runs whose tokens may come back
 
 
+class EngineChoice(StrEnum):
+    """Which kinds of engine may answer a batch's lines."""
+
+    SAME = "same"  # that of its first answer
+    ANY = "any"
+
+
 class BudgetUnit(StrEnum):
     """What a window budget counts."""
 

@@ -179,7 +179,7 @@ FLOORS = {
             "uptime",
         ],
         ["lines"],
-        ["accounts"],
+        ["accounts", "engines"],
         ["admin_log", "chunks", "files"],
         ["file_room"],
         ["forecasts", "served_models", "uploads"],

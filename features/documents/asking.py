@@ -15,6 +15,7 @@ from jobs import served_models
 from jobs.batches.scan import Scan
 from jobs.chunks import fleet
 from jobs.counted import counted
+from jobs.engines import served
 from jobs.errors import InputError, TooLargeError
 from jobs.lines.bodies import CHAT_ENDPOINT
 from jobs.lines.endpoints import LineKind
@@ -32,6 +33,7 @@ def require_askable(session: Session, plan: StoredPlan, *, num_documents: int, s
         models=served_models.names_for(session, LineKind.GENERATE),
         kinds=served_models.kinds_by_name(session),
         contexts=fleet.contexts(session),
+        engines=served.by_model(session),
         settings=settings,
     )
     for number, line in enumerate(lines):

@@ -89,6 +89,7 @@ TABLES: Mapping[str, Rights] = {
     "schedule": Rights(_KEEP),
     "schedule_watch": Rights(_KEEP),
     "schema_floor": Rights(_READ, _READ),
+    "served_engine": Rights(_ALL, _READ),
     "serving_rate": Rights(_KEEP),
     "store": Rights(_KEEP, _READ),
     "store_marker": Rights(_KEEP, _KEEP),

@@ -256,7 +256,8 @@ def _child(lost: LostLease, span: Sequence[RawLine], *, num_unfinished: int) -> 
         copies=lost.copies,
     )
     losses = 0 if len(span) == 1 else lost.num_lost
-    return part._asdict() | {"losses": losses, "parent_id": lost.chunk_id}
+    fields = {name: value for name, value in part._asdict().items() if name in _GIVEN}
+    return fields | {"losses": losses, "parent_id": lost.chunk_id}
 
 
 def _end(session: Session, lost: LostLease, after: ChunkState) -> None:
@@ -302,7 +303,7 @@ _FRESH = {
     "waits_for_tokens", "charged_priority", "needed_tokens", "covered_picos", "waits_for_picos", "needed_picos",
 }  # fmt: skip
 """Columns that start anew in a child; it inherits all others except those of `_child`."""
-_GIVEN = {*PlannedChunk._fields, "losses"}
+_GIVEN = {*PlannedChunk._fields, "losses"} - {"needs"}
 _WRITTEN = [column.name for column in Chunk.__table__.columns if column.name not in _FRESH]
 _INSERT_CHILD = text(f"""
     INSERT INTO chunk ({", ".join(_WRITTEN)})

@@ -5,16 +5,19 @@ Pure: no SQL, no storage. Memory does not grow with the size of lines: per line 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from jobs.engines.engine import Known, missing
+from jobs.lines.bodies import ChatRequest, CompletionRequest
 from jobs.lines.endpoints import BY_PATH, LineKind, Request, kind_of, paths_of
 from jobs.lines.filled_lines import is_to_be_filled, left_unfilled
 from jobs.lines.identical import IdenticalLines
 from jobs.lines.input_estimate import estimate_tokens
 from jobs.lines.line_check import check_body
 from jobs.lines.line_times import TURN_MILLISECONDS
+from jobs.lines.needs import NOTHING, Need, needs_of, param_of
 from jobs.lines.reading import (
     CustomIds,
     InputLine,
@@ -51,34 +54,41 @@ class PlannedChunk(NamedTuple):
     estimated_tokens: int
     copies: list[int] | None = None
     """As in `ChunkRef.copies`."""
+    needs: int = 0
+    """What its lines need of an engine: a sum of `Need`."""
 
 
 class ChunkPlanner:
     """Group consecutive lines into chunks; each begins and ends with a valid line.
 
     A chunk has FILLING_LINES, more where they are short and fewer where they are long: at most `max_lines` and, except
-    for a single line, `max_tokens` by estimate.
+    for a single line, `max_tokens` by estimate. Lines that no engine can run together are in chunks of their own.
     """
 
-    def __init__(self, *, max_lines: int, max_tokens: int) -> None:
+    def __init__(
+        self, *, max_lines: int, max_tokens: int, is_runnable: Callable[[int], bool] = lambda needs: True
+    ) -> None:
+        """`is_runnable` tells whether one engine may meet all these needs."""
         self.chunks: list[PlannedChunk] = []
         self._max_lines = max_lines
         self._max_tokens = max_tokens
+        self._is_runnable = is_runnable
         self._open: PlannedChunk | None = None
         self._num_skipped = 0  # invalid lines since the last valid one
 
-    def add(self, line: RawLine, tokens: int, *, copy_of: int | None = None) -> None:
+    def add(self, line: RawLine, tokens: int, *, copy_of: int | None = None, needs: int = 0) -> None:
         """Plan a valid line; `copy_of` is the earlier line whose answer it may share."""
         chunk = self._open
-        if chunk is None or not self._fits(chunk, line, tokens):
+        if chunk is None or not self._fits(chunk, line, tokens) or not self._fits_engine(chunk, needs):
             self._close()
-            self._open = PlannedChunk(line.line_no, 1, 1, line.byte_start, line.byte_end, tokens)
+            self._open = PlannedChunk(line.line_no, 1, 1, line.byte_start, line.byte_end, tokens, needs=needs)
         else:
             self._open = chunk._replace(
                 num_lines=line.line_no - chunk.first_line + 1,
                 num_requests=chunk.num_requests + self._num_skipped + 1,
                 byte_end=line.byte_end,
                 estimated_tokens=chunk.estimated_tokens + tokens,
+                needs=chunk.needs | needs,
             )
         self._num_skipped = 0
         if copy_of is not None:
@@ -110,6 +120,10 @@ class ChunkPlanner:
             self.chunks.append(self._open)
             self._open = None
 
+    def _fits_engine(self, chunk: PlannedChunk, needs: int) -> bool:
+        together = chunk.needs | needs
+        return together in (chunk.needs, needs) or self._is_runnable(together)
+
     def _fits(self, chunk: PlannedChunk, line: RawLine, tokens: int) -> bool:
         num_lines, num_tokens = line.line_no - chunk.first_line, chunk.estimated_tokens + tokens
         max_lines = self._max_lines if num_tokens <= SHORT_CHUNK_TOKENS else min(self._max_lines, FILLING_LINES)
@@ -135,6 +149,8 @@ class Scan:
     is_filled: bool = False
     """Whether a feature has filled the input: lines that it could not fill, or that no longer fit, fail alone."""
     identical: IdenticalLines = field(default_factory=IdenticalLines)
+    engines: Mapping[str, Sequence[Known]] = field(default_factory=dict)
+    """By model, the engines that have served it: a line that none of them can run is a problem."""
     planner: ChunkPlanner = field(init=False)
     model: str | None = None  # of the batch: the first known one
     num_requests: int = 0
@@ -144,6 +160,7 @@ class Scan:
     num_to_fill: int = 0  # valid lines that do not run before they are filled
     num_filled: int = 0
     num_unfilled: int = 0  # of a filled input
+    needs: Need = NOTHING  # of all planned lines
     listed: list[dict[str, Any]] = field(default_factory=list)
     _ids: CustomIds = field(default_factory=CustomIds)
 
@@ -152,7 +169,7 @@ class Scan:
         if self._is_prepared:
             usual, most_tokens = PREPARE_LINES, TURN_MILLISECONDS
         most = BY_PATH[self.endpoint].max_chunk_lines or usual
-        self.planner = ChunkPlanner(max_lines=most, max_tokens=most_tokens)
+        self.planner = ChunkPlanner(max_lines=most, max_tokens=most_tokens, is_runnable=self._is_runnable)
 
     @property
     def _is_prepared(self) -> bool:
@@ -174,7 +191,8 @@ class Scan:
             return problem
         self.num_to_fill += is_to_be_filled(parsed)
         self.num_filled += request.context is not None
-        self._plan(line, request.body, copy_of=self.identical.add(request, line.content or b"", parsed))
+        copy_of = self.identical.add(request, line.content or b"", parsed)
+        self._plan(line, request.body, copy_of=copy_of, needs=_needs_of(parsed))
         return None
 
     def checked(self, line: RawLine) -> tuple[InputLine, Request]:
@@ -185,6 +203,7 @@ class Scan:
         self._check_custom_id(request)
         self._check_model(request)
         parsed = self._parsed(request, line.content)
+        self._check_needs(request, parsed)
         if self.is_filled and is_to_be_filled(parsed):
             raise left_unfilled(request)
         return request, parsed
@@ -199,12 +218,13 @@ class Scan:
             return whole_file_problem("too_many_tasks", message)
         return None
 
-    def _plan(self, line: RawLine, body: Mapping[str, Any], *, copy_of: int | None) -> None:
+    def _plan(self, line: RawLine, body: Mapping[str, Any], *, copy_of: int | None, needs: Need) -> None:
         assert line.content is not None, "a line that is too long is a problem"
         tokens = self.line_milliseconds
         if not self._is_prepared:
             tokens = estimate_tokens(line.content, body, default_max_tokens=self.settings.default_max_tokens)
-        self.planner.add(line, tokens, copy_of=copy_of)
+        self.planner.add(line, tokens, copy_of=copy_of, needs=int(needs))
+        self.needs |= needs
         self.num_copies += copy_of is not None
 
     def _parsed(self, request: InputLine, content: bytes) -> Request:
@@ -224,6 +244,16 @@ class Scan:
         if first is not None:
             message = f"custom_id {shown(request.custom_id)} is used by line {first + 1} already; make every one unique"
             raise _problem(request, "duplicate_custom_id", message, param="custom_id")
+
+    def _check_needs(self, line: InputLine, parsed: Request) -> None:
+        if self.engines and isinstance(parsed, (ChatRequest, CompletionRequest)):
+            engines = self.engines.get(line.model, ())
+            lacking = missing(needs_of(parsed), engines)
+            if lacking:
+                raise _not_offered(line, param_of(parsed, lacking), lacking, engines)
+
+    def _is_runnable(self, needs: int) -> bool:
+        return not missing(Need(needs), self.engines.get(self.model or "", ()))
 
     def _check_model(self, request: InputLine) -> None:
         if request.model == self.model:
@@ -278,6 +308,21 @@ def allowed_problems(num_requests: int, settings: Settings) -> int:
 def whole_file_problem(code: str, message: str) -> dict[str, Any]:
     """Return an entry of `errors.data` that concerns no single line."""
     return {"code": code, "message": message, "param": None, "line": None}
+
+
+def _needs_of(parsed: Request) -> Need:
+    return needs_of(parsed) if isinstance(parsed, (ChatRequest, CompletionRequest)) else NOTHING
+
+
+def _not_offered(line: InputLine, param: str, lacking: Need, engines: Sequence[Known]) -> LineProblem:
+    asked = ", ".join(engine.label for engine in engines)
+    name = lacking.names()[0]
+    what = param if param == name else f"{param} ({name})"
+    message = (
+        f"{what} is offered by no engine that serves the model {shown(line.model)} (asked: {asked}); leave it out, or "
+        "have the model served by an engine that offers it"
+    )
+    return _problem(line, "unsupported_parameter", message, param=f"body.{param}")
 
 
 def _problem(request: InputLine, code: str, message: str, *, param: str) -> LineProblem:

@@ -25,6 +25,8 @@ from jobs.chunks import fairshare, fleet, queue_marks
 from jobs.claims.work import work_on
 from jobs.database import find_row
 from jobs.decisions import Kind
+from jobs.engines import served
+from jobs.engines.engine import OWN
 from jobs.errors import NotFoundError
 from jobs.lines.endpoints import kind_of
 from jobs.lines.identical import IdenticalLines, LastingIdenticalLines
@@ -83,7 +85,7 @@ def _validate(work: BatchWork, storage: Storage, settings: Settings) -> BatchSta
         planned.drop(work)
     plan = Plan(work)
     try:
-        problem = _read_input(work, storage, batch, file, scan=scan, plan=plan)
+        problem = _read_input(work, storage, batch, file, scan=scan, plan=plan) or _irreproducible(batch, scan)
     except NotFoundError as error:
         missing_inputs.require_lost(work)
         problem = whole_file_problem("file_not_found", error.message)
@@ -109,6 +111,7 @@ def scan_of(session: Session, batch: Batch, settings: Settings, *, identical: Id
         kinds=kinds,
         settings=settings,
         contexts=fleet.contexts(session),
+        engines=served.by_model(session),
         line_milliseconds=expected_milliseconds(session, batch),
         is_retry=batch.retry_of is not None,
         is_filled=batch.source_file_id is not None,
@@ -140,6 +143,19 @@ def _read_input(
     if (problem := scan.file_problem()) is not None or is_strict:
         return problem
     return too_many_invalid(scan.num_problems, num_requests=num_requests, settings=scan.settings)
+
+
+def _irreproducible(batch: Batch, scan: Scan) -> dict[str, Any] | None:
+    """Return the problem of a batch that is to be reproducible, of a model that only engines of others have served."""
+    engines = scan.engines.get(scan.model or "", ())
+    if not batch.is_reproducible or not engines or any(engine.kind == OWN for engine in engines):
+        return None
+    asked = ", ".join(engine.label for engine in engines)
+    message = (
+        f"reproducible is promised by our own engine alone, and the model {scan.model!r} is served by others (asked: "
+        f"{asked}); leave it out, or have the model served by our engine"
+    )
+    return whole_file_problem("unsupported_parameter", message) | {"param": "reproducible"}
 
 
 def _read_lines(
@@ -210,6 +226,7 @@ def _start(work: BatchWork, scan: Scan, plan: Plan) -> BatchState | None:
         batch.num_requests = scan.num_requests
         batch.input_missed_at = None  # it was read
         batch.num_failed = scan.num_problems + scan.num_unfilled
+        batch.needs = int(scan.needs)
         plan.publish(session, batch, scan.planner, model=scan.model)
         if isinstance(scan.identical, LastingIdenticalLines):
             planned.note_digests(session, batch.id, scan.identical.new)

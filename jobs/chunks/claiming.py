@@ -23,6 +23,8 @@ from jobs.chunks.leasing import ClaimedChunk
 from jobs.chunks.wanted import ANY, Wanted
 from jobs.database import advisory_lock
 from jobs.decisions import Kind
+from jobs.engines import fits
+from jobs.engines.engine import OWN_ENGINE, ServingEngine
 from jobs.lines.document_bodies import PREPARE_MODEL
 from jobs.states import ChunkState, sources_of
 
@@ -33,14 +35,23 @@ _CANDIDATES = (8, 64, 512)
 
 
 def claim_chunk(
-    session: Session, chunk_id: int, *, worker_id: str, lease: timedelta, urgent_tokens: int | None = None
+    session: Session,
+    chunk_id: int,
+    *,
+    worker_id: str,
+    lease: timedelta,
+    engine: ServingEngine = OWN_ENGINE,
+    urgent_tokens: int | None = None,
 ) -> ClaimedChunk | None:
-    """Claim a ready chunk. None for a repeated hint, an ended batch, or a suspect that has to wait.
+    """Claim a ready chunk. None for a repeated hint, an ended batch, a suspect that has to wait, or if `engine` may not
+    run it.
 
     Charges the tenant's virtual time with the estimate. Claims of one worker run one after another. Where the tenant
     already has `urgent_tokens` (or its own limit) running as urgent, the chunk runs one class lower.
     """
-    return _claim_first(session, [chunk_id], worker_id=worker_id, lease=lease, urgent_tokens=urgent_tokens)
+    return _claim_first(
+        session, [chunk_id], worker_id=worker_id, lease=lease, engine=engine, urgent_tokens=urgent_tokens
+    )
 
 
 def claim_next(
@@ -49,23 +60,32 @@ def claim_next(
     model: str,
     worker_id: str,
     lease: timedelta,
+    engine: ServingEngine = OWN_ENGINE,
     wanted: Wanted = ANY,
     urgent_tokens: int | None = None,
 ) -> ClaimedChunk | None:
-    """Claim the next wanted chunk in turn, skipping those that others are claiming.
+    """Claim the next wanted chunk in turn that `engine` may run, skipping those that others are claiming.
 
     None where no chunk is ready, or `claim_chunk` refuses all that are.
     """
-    if not ready_queues.is_any_ready(session, model=model):
+    look = ready_queues.look(session, model=model, engine=engine)
+    if not look.is_any_ready:
         return None
     num_passed_over = 0
     for limit in _CANDIDATES:
         chunk_ids = ready_queues.next_chunks(
-            session, model=model, limit=limit, wanted=wanted, urgent_tokens=urgent_tokens
+            session,
+            model=model,
+            limit=limit,
+            wanted=wanted,
+            urgent_tokens=urgent_tokens,
+            engine=engine if look.has_others else None,
         )
         if len(chunk_ids) <= num_passed_over:
             return None
-        claim = _claim_first(session, chunk_ids, worker_id=worker_id, lease=lease, urgent_tokens=urgent_tokens)
+        claim = _claim_first(
+            session, chunk_ids, worker_id=worker_id, lease=lease, engine=engine, urgent_tokens=urgent_tokens
+        )
         if claim is not None:
             return claim
         num_passed_over = len(chunk_ids)
@@ -73,7 +93,13 @@ def claim_next(
 
 
 def _claim_first(
-    session: Session, chunk_ids: Sequence[int], *, worker_id: str, lease: timedelta, urgent_tokens: int | None
+    session: Session,
+    chunk_ids: Sequence[int],
+    *,
+    worker_id: str,
+    lease: timedelta,
+    engine: ServingEngine,
+    urgent_tokens: int | None,
 ) -> ClaimedChunk | None:
     advisory_lock(session, f"claim {worker_id}")
     values = {
@@ -85,11 +111,12 @@ def _claim_first(
         "suspect": SUSPECT_LOST_LEASES,
         "urgent_tokens": urgent_tokens,
         "prepare_model": PREPARE_MODEL,
+        **fits.values_of(engine),
     }
     row = session.execute(_CLAIM, values).one_or_none()
     if row is None:
         return None
-    claim = _claimed(row._asdict())
+    claim = _claimed(row._asdict(), engine)
     # From here to the commit, claims for one tenant wait for each other.
     if row.is_lowered:
         fairshare.keep_up(session, model=claim.model, priority=claim.priority, tenant_id=claim.tenant_id)
@@ -100,11 +127,12 @@ def _claim_first(
     return claim
 
 
-def _claimed(row: dict[str, Any]) -> ClaimedChunk:
+def _claimed(row: dict[str, Any], engine: ServingEngine) -> ClaimedChunk:
     del row["is_lowered"]
     model_row = {name: row.pop(name) for name in MODEL_COLUMNS}
     is_free = row["model"] == PREPARE_MODEL
-    return ClaimedChunk(**row, prices=Prices() if is_free else Prices.of(model_row, row["priority"]))
+    prices = Prices() if is_free else Prices.of(model_row, row["priority"])
+    return ClaimedChunk(**row, prices=prices, engine=engine.kind, engine_dtype=engine.dtype)
 
 
 # The last condition keeps the blame right. A suspect of one line fails with the engine's next death, so a worker that
@@ -116,8 +144,11 @@ def _claimed(row: dict[str, Any]) -> ClaimedChunk:
 _CLAIM = text(f"""
     WITH first AS (
         SELECT id, model FROM chunk
-        WHERE id = ANY(CAST(:chunk_ids AS bigint[])) AND state || '' = ANY(:sources)
-            AND (SELECT state FROM batch WHERE batch.id = chunk.batch_id) = 'in_progress'
+        WHERE id = ANY(CAST(:chunk_ids AS bigint[])) AND state || '' = ANY(:sources) AND {fits.CHUNK}
+            AND (
+                SELECT state = 'in_progress' AND {fits.BATCH} AND {fits.BEGUN_HERE} FROM batch
+                WHERE batch.id = chunk.batch_id
+            )
             AND (losses < :suspect OR NOT EXISTS (
                 SELECT FROM chunk AS other
                 WHERE other.state = 'leased' AND other.worker_id = :owner AND other.losses >= :suspect

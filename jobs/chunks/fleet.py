@@ -9,12 +9,15 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import Interval, bindparam, case, false, func, select, text, update
-from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy import Interval, Text, any_, bindparam, case, false, func, select, text, update
+from sqlalchemy.dialects.postgresql import ARRAY, insert
 from sqlalchemy.orm import Session
 
+from jobs.engines import able, served
+from jobs.engines.engine import OWN_ENGINE, ServingEngine
 from jobs.errors import NotFoundError
 from jobs.lines.document_bodies import PREPARE_MODEL
+from jobs.lines.needs import Need
 from jobs.states import BatchState
 from jobs.tables import Batch, Model, Worker
 
@@ -25,8 +28,16 @@ OUT_REASON = "out_reason"
 """Key in a worker's engine stats: why it has stopped claiming on its own decision."""
 
 
-def register(session: Session, *, worker_id: str, model: str, max_chunks: int, max_model_len: int) -> None:
-    """Register a worker of this host and process; the same id again takes the row over.
+def register(
+    session: Session,
+    *,
+    worker_id: str,
+    model: str,
+    max_chunks: int,
+    max_model_len: int,
+    engine: ServingEngine = OWN_ENGINE,
+) -> None:
+    """Register a worker of this host and process, and its engine; the same id again takes the row over.
 
     Its engine is ready, so batches may name its model from now on.
     """
@@ -41,12 +52,27 @@ def register(session: Session, *, worker_id: str, model: str, max_chunks: int, m
         "started_at": func.clock_timestamp(),
         "heartbeat_at": func.clock_timestamp(),
         "stopped_at": None,
+        "num_tokens": 0,
+        "speed": None,
+        "is_spill": engine.is_spill,
+        **_of_engine(engine),
     }
     row = insert(Worker).values(id=worker_id, **values)
     session.execute(row.on_conflict_do_update(index_elements=[Worker.id], set_=values))
     if model != PREPARE_MODEL:  # no row has it, and prepare workers may change none
+        if engine.is_own:  # others are noted with what is seen of them
+            served.note(session, model, engine)
         unchecked = update(Model).where(Model.name == model, Model.checked_at.is_(None))
         session.execute(unchecked.values(checked_at=func.clock_timestamp()))
+
+
+def _of_engine(engine: ServingEngine) -> dict[str, Any]:
+    return {
+        "engine": engine.kind,
+        "engine_version": engine.version,
+        "engine_dtype": engine.dtype,
+        "meets": int(engine.meets),
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,9 +102,18 @@ def heartbeat(
     engine_stats: Mapping[str, Any] | None = None,
     running_lines: Mapping[str, RunningLines] | None = None,
     out_reason: str | None = None,
+    engine: ServingEngine | None = None,
+    num_tokens: int | None = None,
 ) -> Beat:
-    """Record a sign of life, the engine's latest stats, running lines by batch, and why it claims nothing."""
+    """Record a sign of life: the engine, its latest stats, running lines by batch, why it claims nothing.
+
+    `num_tokens` are those computed since the worker started.
+    """
     values: dict[str, Any] = {"heartbeat_at": func.clock_timestamp()}
+    if engine is not None:
+        values |= _of_engine(engine)
+    if num_tokens is not None:
+        values["num_tokens"] = num_tokens
     if running_lines is not None:
         values["running_lines"] = {
             batch_id: [running.num_lines, running.num_output_tokens] for batch_id, running in running_lines.items()
@@ -157,11 +192,24 @@ def waits_for(session: Session, batches: Sequence[Batch], *, within: timedelta =
     lacking = [batch for batch in batches if batch.state == BatchState.IN_PROGRESS and not serving.get(batch.model)]
     drained = [batch.id for batch in lacking if batch.model in serving]
     leased = set(session.scalars(_HELD_BATCHES, {"ids": drained})) if drained else set()
-    return {
+    running = [batch for batch in batches if batch.state == BatchState.IN_PROGRESS and serving.get(batch.model)]
+    return _unable(session, running, within=within) | {
         batch.id: _drained(batch) if batch.model in serving else _unserved(batch)
         for batch in lacking
         if batch.id not in leased
     }
+
+
+def _unable(session: Session, batches: Sequence[Batch], *, within: timedelta) -> dict[str, str]:
+    """Return what batches lack whose model is served, but not by an engine that can run all their lines."""
+    models = {batch.model for batch in batches}
+    engines: dict[str, list[ServingEngine]] = {}
+    for row in session.execute(_ENGINES, {"models": sorted(filter(None, models)), "within": within}):
+        meets = Need(row.meets)
+        engine = ServingEngine(kind=row.engine, version=row.engine_version, dtype=row.engine_dtype, meets=meets)
+        engines.setdefault(row.model, []).append(engine)
+    found = ((batch.id, able.lacking(session, batch, engines.get(batch.model or "", ()))) for batch in batches)
+    return {batch_id: lack for batch_id, lack in found if lack is not None}
 
 
 def _drained(batch: Batch) -> str:
@@ -214,6 +262,12 @@ _SERVING = (
     select(Worker.model, func.bool_or(Worker.draining_at.is_(None)).label("takes_up"))
     .where(_IS_LIVE, ~func.coalesce(_IS_OUT, false()))
     .group_by(Worker.model)
+)
+_ENGINES = (
+    select(Worker.model, Worker.engine, Worker.engine_version, Worker.engine_dtype, Worker.meets)
+    .where(_IS_LIVE, ~func.coalesce(_IS_OUT, false()), Worker.draining_at.is_(None))
+    .where(Worker.model == any_(bindparam("models", type_=ARRAY(Text))))
+    .distinct()
 )
 _HELD_BATCHES = text("""
     SELECT DISTINCT batch_id FROM chunk WHERE batch_id = ANY(CAST(:ids AS text[])) AND state = 'leased'

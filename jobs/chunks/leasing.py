@@ -26,8 +26,14 @@ from jobs.chunks.lease_ends import leave, lock_batch_state
 from jobs.chunks.leases import LEASES
 from jobs.chunks.recording import COUNT, NOTHING_WASTED, LineResult, Recorded, Wasted, insert
 from jobs.decisions import Kind
+from jobs.engines import fits
+from jobs.engines.engine import OWN
 from jobs.errors import TokenmillError
 from jobs.states import BatchState, ChunkState, Priority
+
+
+class OtherEngineError(TokenmillError):
+    """Another kind of engine gave the batch's first answer while this worker ran the chunk: its own are dropped."""
 
 
 class MissingResultsError(TokenmillError):
@@ -51,6 +57,10 @@ class ClaimedChunk(ChunkRef):
     """The batch's choice for lines that cannot be covered."""
     trace_context: str | None = None
     """Trace of the request that created the batch, if traced."""
+    engine: str = OWN
+    """The kind of the worker's engine."""
+    engine_dtype: str | None = None
+    """Its data type, as far as is known."""
     hint_waited: timedelta | None = None
     """How long the followed hint had waited; None: the chunk was claimed in turn."""
 
@@ -106,13 +116,17 @@ def flush(
     `covered_picos` are the cover of the lines that still run; the rest of the cover ends here. `worker_microseconds` is
     the chunk's share of its worker's time since its last flush, `wasted` what was thrown away since then. When the
     outcome of a commit is unknown, repeat the call unchanged, `flush_no` included: nothing is inserted, counted or
-    billed twice. Other results need another `flush_no`. Raises FencedOutError, and with `is_last` MissingResultsError.
+    billed twice. Other results need another `flush_no`. Raises FencedOutError, OtherEngineError, and with `is_last`
+    MissingResultsError.
     """
     _check_lines(claim, results)
-    values = {**claim.guard, "lease": lease, "covered": covered, "covered_picos": covered_picos}
+    own = {"kind": claim.engine, "dtype": claim.engine_dtype}
+    values = {**claim.guard, **own, "lease": lease, "covered": covered, "covered_picos": covered_picos}
     locked = session.execute(_EXTEND_AND_LOCK, values).one_or_none()
     if locked is None:
         raise LEASES.over(claim)
+    if results and not locked.may_answer:
+        raise OtherEngineError(f"batch {claim.batch_id} has answers of {locked.engine}, not of {claim.engine}")
     recorded = insert(
         session,
         claim.batch_id,
@@ -219,6 +233,8 @@ def _ledger_entry(claim: ClaimedChunk, recorded: Recorded, flush_no: int, wasted
         "reading_price_picos": claim.prices.reading_picos,
         "wasted_input_tokens": wasted.input_tokens,
         "wasted_output_tokens": wasted.output_tokens,
+        "engine": claim.engine,
+        "dtype": claim.engine_dtype,
     } | asdict(recorded)
 
 
@@ -234,7 +250,8 @@ _EXTEND_AND_LOCK = text(f"""
         FROM held WHERE chunk.id = held.id
         RETURNING chunk.batch_id, held.covered_tokens - chunk.covered_tokens AS uncovered
     )
-    SELECT extended.uncovered, batch.state, batch.created_at, batch.num_completed + batch.num_failed AS num_results
+    SELECT extended.uncovered, batch.state, batch.created_at, batch.num_completed + batch.num_failed AS num_results,
+        batch.engine, {fits.BATCH} AS may_answer
     FROM extended JOIN batch ON batch.id = extended.batch_id FOR NO KEY UPDATE OF batch
 """)
 
@@ -257,6 +274,12 @@ _DONE_LINES = text("""
     WHERE batch_day = :day AND batch_id = :batch_id AND line_no >= :first AND line_no < :end
 """)
 
+# The kind of engine that gives the first answer, for which refusals do not count.
+_BIND = """,
+    engine = CASE WHEN :num_computed > 0 THEN coalesce(engine, :engine) ELSE engine END,
+    engine_dtype = CASE WHEN :num_computed > 0 AND engine IS NULL THEN CAST(:dtype AS text) ELSE engine_dtype END
+"""
+
 _ENTRY = """
     INSERT INTO ledger (tenant_id, batch_id, chunk_id, fence, flush_no, model, num_results, input_tokens,
         cached_tokens, output_tokens, cost_picos, priority, input_price_picos, cached_input_price_picos,
@@ -267,7 +290,7 @@ _ENTRY = """
         :output_price_picos, :worker_microseconds, :reading_microseconds, :reading_price_picos,
         :num_truncated, :reasoning_tokens, :wasted_input_tokens, :wasted_output_tokens)
 """
-_COUNT_AND_BILL = text(f"WITH counted AS ({COUNT}) {_ENTRY}")
+_COUNT_AND_BILL = text(f"WITH counted AS ({COUNT.format(more=_BIND)}) {_ENTRY}")
 
 # Without results, a repeated flush cannot be told by what it inserts: its key tells.
 _NOTE_WASTED = text(f"{_ENTRY} ON CONFLICT (chunk_id, fence, flush_no) DO NOTHING")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import timedelta
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import text
 from sqlalchemy.orm import Session
@@ -16,6 +16,8 @@ from sqlalchemy.orm import Session
 from jobs.chunks.fair_order import AGE_OF_NORMAL, Cap, Queue, QueuedChunk, lower_capped, wanted_in_order
 from jobs.chunks.queue_marks import HAS_READY
 from jobs.chunks.wanted import ANY, Wanted
+from jobs.engines import fits
+from jobs.engines.engine import EVERYTHING, OWN_ENGINE, ServingEngine
 from jobs.states import Priority
 
 MIN_FETCHED = 4
@@ -47,7 +49,21 @@ def trace_contexts(session: Session, chunk_ids: Sequence[int]) -> dict[int, str]
 
 def is_any_ready(session: Session, *, model: str) -> bool:
     """Return whether any chunk of a model is ready, whosever turn it is; cheaper than `next_chunks`."""
-    return bool(session.scalar(_IS_ANY_READY, {"model": model}))
+    return look(session, model=model, engine=OWN_ENGINE).is_any_ready
+
+
+class Look(NamedTuple):
+    """What a claim needs to know first."""
+
+    is_any_ready: bool
+    has_others: bool
+    """Whether the engine may not run all of them: it does not meet all needs, or another kind serves the model too."""
+
+
+def look(session: Session, *, model: str, engine: ServingEngine) -> Look:
+    """Look whether any chunk of a model is ready, and whether the engine may not run every one."""
+    row = session.execute(_LOOK, {"model": model, "kind": engine.kind}).one()
+    return Look(bool(row.is_any_ready), bool(row.has_others) or engine.meets != EVERYTHING)
 
 
 def next_chunks(
@@ -58,10 +74,11 @@ def next_chunks(
     wanted: Wanted = ANY,
     hint_again: timedelta | None = None,
     urgent_tokens: int | None = None,
+    engine: ServingEngine | None = None,
 ) -> list[int]:
     """Return the next wanted chunks in turn; chunks hinted within `hint_again` are left out.
 
-    `urgent_tokens` is the cap of tenants without their own; None is no cap.
+    `urgent_tokens` is the cap of tenants without their own; None is no cap. With `engine` only chunks that it may run.
     """
     if limit <= 0:
         return []
@@ -77,9 +94,12 @@ def next_chunks(
         "urgent_tokens": urgent_tokens,
     }
     session.execute(_PLAN_ONCE)
-    rows = session.execute(_READ_IN_TURN, values).all()
-    if not rows:  # no queue is marked: a mark may have been missed
-        rows = session.execute(_READ_ALL, values).all()
+    if engine is None:
+        rows = session.execute(_READ_IN_TURN, values).all()
+        if not rows:  # no queue is marked: a mark may have been missed
+            rows = session.execute(_READ_ALL, values).all()
+    else:  # often there is nothing for it, and reading all queues each time would cost too much
+        rows = session.execute(_READ_FITTING, values | fits.values_of(engine)).all()
     session.execute(_PLAN_AS_EVER)
     if not rows:
         return []
@@ -113,7 +133,7 @@ def _cap(row: Any) -> Cap | None:
 # Tenants whose urgent work counts as normal are all read: their place depends on another class. A tenant's urgent and
 # normal work come together, as one may take the turns of the other. OFFSET 0 keeps the index's order, so that LIMIT
 # ends the probes. statement_timestamp(), as clock_timestamp() differs at each row and cannot be used with an index.
-_IN_TURN = f"""
+_IN_TURN = """
     wide AS (
         SELECT :limit + :num_present + (SELECT count(*) FROM hinted) + (SELECT count(*) FROM urgent) AS num
     ), next AS (
@@ -123,7 +143,7 @@ _IN_TURN = f"""
                 WHERE model = :model AND priority = class.priority AND waiting_since IS NOT NULL
                 ORDER BY virtual_time, tenant_id OFFSET 0
             ) AS share
-            WHERE {HAS_READY.format("share")} AND (class.priority <> 'urgent' OR coalesce((
+            WHERE {share_has_ready} AND (class.priority <> 'urgent' OR coalesce((
                 SELECT coalesce(max_urgent_tokens, CAST(:urgent_tokens AS bigint)) > 0 FROM tenant WHERE id = tenant_id
             ), TRUE))
             ORDER BY virtual_time, tenant_id LIMIT (SELECT num FROM wide)
@@ -136,7 +156,7 @@ _IN_TURN = f"""
                     AND waiting_since <= statement_timestamp() - CAST(:ages AS interval)
                 ORDER BY waiting_since OFFSET 0
             ) AS share
-            WHERE {HAS_READY.format("share")} ORDER BY waiting_since LIMIT (SELECT num FROM wide)
+            WHERE {share_has_ready} ORDER BY waiting_since LIMIT (SELECT num FROM wide)
         ) AS first
         UNION
         SELECT priority, tenant_id FROM fair_share AS share
@@ -145,12 +165,12 @@ _IN_TURN = f"""
                 SELECT tenant_id FROM urgent UNION SELECT tenant_id FROM hinted WHERE priority = 'urgent'
                 UNION SELECT id FROM tenant WHERE max_urgent_tokens = 0
             ))
-            AND {HAS_READY.format("share")}
+            AND {share_has_ready}
         UNION
         SELECT priority, tenant_id FROM fair_share AS share
         WHERE CAST(:urgent_tokens AS bigint) = 0 AND model = :model AND priority = 'urgent'
             AND 'urgent' = ANY(CAST(:classes AS text[])) AND waiting_since IS NOT NULL
-            AND {HAS_READY.format("share")}
+            AND {share_has_ready}
     ), queue AS (
         SELECT priority, tenant_id FROM next
         UNION
@@ -160,7 +180,7 @@ _IN_TURN = f"""
                 unnest(CAST(:classes AS text[])) AS class (priority)
             WHERE class.priority IN ('urgent', 'normal')
         ) AS beside
-        WHERE {HAS_READY.format("beside")}
+        WHERE {beside_has_ready}
     )
 """
 
@@ -221,16 +241,21 @@ _READ = """
     ) AS lower ON TRUE
     LEFT JOIN urgent ON urgent.tenant_id = queue.tenant_id
     LEFT JOIN hinted ON hinted.priority = queue.priority AND hinted.tenant_id = queue.tenant_id
-    CROSS JOIN LATERAL (
-        SELECT id, estimated_tokens, created_at, expires_at FROM chunk
-        WHERE state = 'ready' AND model = :model AND priority = queue.priority AND tenant_id = queue.tenant_id
-            AND (hinted_at IS NULL OR hinted_at <= clock_timestamp() - CAST(:again AS interval))
-        ORDER BY expires_at, id LIMIT (SELECT num FROM fetched)
-    ) AS head
+    CROSS JOIN LATERAL ({head}) AS head
     ORDER BY queue.priority, queue.tenant_id, head.expires_at, head.id
 """
 
-_IS_ANY_READY = text("SELECT EXISTS (SELECT FROM chunk WHERE state = 'ready' AND model = :model)")
+_HEAD = """
+    SELECT id, estimated_tokens, created_at, expires_at FROM chunk
+    WHERE state = 'ready' AND model = :model AND priority = queue.priority AND tenant_id = queue.tenant_id
+        AND (hinted_at IS NULL OR hinted_at <= clock_timestamp() - CAST(:again AS interval))
+    ORDER BY expires_at, id LIMIT (SELECT num FROM fetched)
+"""
+
+_LOOK = text(
+    "SELECT EXISTS (SELECT FROM chunk WHERE state = 'ready' AND model = :model) AS is_any_ready,"
+    " EXISTS (SELECT FROM served_engine WHERE model = :model AND kind <> :kind) AS has_others"
+)
 
 # Planning the next two takes ten times as long as running them, and the planner would repeat it at each call, as it
 # expects plans for one call's values to be better. They read few rows whatever the values: one plan per connection is
@@ -238,8 +263,14 @@ _IS_ANY_READY = text("SELECT EXISTS (SELECT FROM chunk WHERE state = 'ready' AND
 _PLAN_ONCE = text("SELECT set_config('plan_cache_mode', 'force_generic_plan', TRUE)")
 _PLAN_AS_EVER = text("SELECT set_config('plan_cache_mode', 'auto', TRUE)")
 
-_READ_IN_TURN = text(_READ.format(queues=_IN_TURN))
-_READ_ALL = text(_READ.format(queues=_ALL))
+
+def _in_turn(has_ready: str) -> str:
+    return _IN_TURN.format(share_has_ready=has_ready.format("share"), beside_has_ready=has_ready.format("beside"))
+
+
+_READ_IN_TURN = text(_READ.format(queues=_in_turn(HAS_READY), head=_HEAD))
+_READ_ALL = text(_READ.format(queues=_ALL, head=_HEAD))
+_READ_FITTING = text(_READ.format(queues=_in_turn(fits.HAS_READY), head=fits.HEAD))
 
 
 _HINT_AGE = text("""

@@ -214,7 +214,7 @@ COUNT = """
         cost_picos = cost_picos + :cost_picos,
         worker_microseconds = worker_microseconds + :worker_microseconds,
         reading_microseconds = reading_microseconds + :reading_microseconds
-    WHERE id = :batch_id
+        {more} WHERE id = :batch_id
 """
-"""Adds the recorded results, and the time they took, to the counters of the batch."""
-_COUNT = text(COUNT)
+"""Adds the recorded results, and the time they took, to the counters of the batch; `more` sets further columns."""
+_COUNT = text(COUNT.format(more=""))

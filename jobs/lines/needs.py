@@ -76,6 +76,25 @@ def needs_of(request: ChatRequest | CompletionRequest) -> Need:
     return needs | (_of_chat(request) if isinstance(request, ChatRequest) else _of_completion(request))
 
 
+def param_of(request: ChatRequest | CompletionRequest, need: Need) -> str:
+    """Return the parameter of a line that one of its needs comes from."""
+    if need & _STRUCTURES and request.structure is not None:
+        return request.structure.param
+    return _PARAMS.get(need) or need.names()[0]
+
+
+_STRUCTURES = (
+    Need.JSON
+    | Need.JSON_OBJECT
+    | Need.REGEX
+    | Need.CHOICE
+    | Need.GRAMMAR
+    | Need.COMPACT_JSON
+    | Need.STRUCTURED_COMPLETIONS
+)
+_PARAMS: Mapping[Need, str] = {Need.TOKEN_PROMPTS: "prompt", Need.MANY_PROMPTS: "prompt"}
+
+
 def _of_structure(structure: Mapping[str, object]) -> Need:
     needs = NOTHING if structure.get("any_whitespace", True) else Need.COMPACT_JSON
     for name in ("json", "json_object", "regex", "choice", "grammar"):

@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from jobs.accounts.bills import DUE_PICOS
 from jobs.database import transaction
+from jobs.engines import served
 from jobs.partitions import partition_days
 from jobs.states import TERMINAL_BATCH_STATES
 
@@ -45,10 +46,15 @@ def roll_up(maker: sessionmaker[Session], *, age: timedelta) -> int:
 
 
 def forget_workers(maker: sessionmaker[Session]) -> int:
-    """Delete the rows of long silent workers, and mark killed ones as stopped; return how many were deleted."""
+    """Delete the rows of long silent workers, and mark killed ones as stopped; return how many were deleted.
+
+    Engines that none has served for long are deleted, too.
+    """
     with transaction(maker) as session:
         session.execute(_SIGN_OFF, {"left": WORKERS_LEFT})
-        return len(session.execute(_FORGET_WORKERS, {"kept": WORKERS_KEPT}).all())
+        num_deleted = len(session.execute(_FORGET_WORKERS, {"kept": WORKERS_KEPT}).all())
+        served.forget_old(session)
+        return num_deleted
 
 
 def _lock_due(session: Session, *, age: timedelta, after: tuple[datetime, str]) -> Sequence[Row[Any]]:

@@ -15,6 +15,7 @@ from jobs.tables.serving import (
     PlotMark,
     PlotPoint,
     QueueCount,
+    ServedEngine,
     ServingRate,
     Worker,
 )
@@ -46,6 +47,7 @@ __all__ = [
     "Result",
     "ScheduleWatch",
     "SchemaFloor",
+    "ServedEngine",
     "ServingRate",
     "StoreMarker",
     "Tenant",

@@ -14,6 +14,7 @@ from jobs.states import (
     AskedPriority,
     BatchState,
     CountState,
+    EngineChoice,
     InvalidLines,
     Priority,
     UncoveredLines,
@@ -78,6 +79,7 @@ class Batch(Base):
         CheckConstraint(one_of("priority", Priority), name="priority"),
         CheckConstraint(one_of("invalid_lines", InvalidLines), name="invalid_lines"),
         CheckConstraint(one_of("uncovered_lines", UncoveredLines), name="uncovered_lines"),
+        CheckConstraint(one_of("engine_choice", EngineChoice), name="engine_choice"),
         {"postgresql_with": {"fillfactor": "70"}},
     )
 
@@ -160,6 +162,11 @@ class Batch(Base):
     # Whether lines may still be added to it, and it does not end before: `jobs.batches.growth.adding`.
     is_growing: Mapped[bool] = mapped_column(server_default="false")
     name: Mapped[str | None]  # its owner's, not unique; null: none was given, and its input file's is shown
+    needs: Mapped[int] = mapped_column(server_default="0")  # what its lines need of an engine: `jobs.lines.needs.Need`
+    engine_choice: Mapped[str] = mapped_column(server_default=EngineChoice.SAME.value)
+    is_reproducible: Mapped[bool] = mapped_column(server_default="false")  # only engines that promise the same bits
+    engine: Mapped[str | None]  # the kind that gave its first answer; null: none has
+    engine_dtype: Mapped[str | None]  # that engine's
 
 
 class InputSegment(Base):

@@ -39,7 +39,7 @@ class Chunk(Base):
         Index("chunk_leased_idx", "id", postgresql_where=text("state = 'leased'")),
         Index("chunk_hinted_idx", "model", postgresql_where=text("state = 'ready' AND hinted_at IS NOT NULL")),
         Index(None, "batch_id"),
-        Index("chunk_open_idx", "batch_id", postgresql_where=text("state IN ('ready','leased')")),
+        Index("chunk_open_idx", "batch_id", "id", postgresql_where=text("state IN ('ready','leased')")),
         Index("chunk_waiting_idx", "batch_id", "waits_for_tokens", "id", postgresql_where=text("state = 'waiting'")),
         Index(
             "chunk_untried_idx",
@@ -81,6 +81,7 @@ class Chunk(Base):
     needed_picos: Mapped[Decimal | None] = mapped_column(Numeric)
     copies: Mapped[list[int] | None] = mapped_column(ARRAY(Integer))  # pairs of line numbers; null: none
     segment_key: Mapped[str | None]  # the object with its lines; null: the batch's input file
+    needs: Mapped[int] = mapped_column(server_default="0")  # what its lines need of an engine: `jobs.lines.needs.Need`
 
 
 class Result(Base):

@@ -51,6 +51,32 @@ class Worker(Base):
     draining_at: Mapped[datetime | None]  # since when an operator has drained it
     # By batch: lines in its engine, and tokens generated for unfinished lines.
     running_lines: Mapped[dict[str, Any]] = mapped_column(server_default="{}")
+    engine: Mapped[str] = mapped_column(server_default="tokenmill")  # its kind
+    engine_version: Mapped[str | None]
+    engine_dtype: Mapped[str | None]
+    meets: Mapped[int] = mapped_column(server_default="0")  # `jobs.lines.needs.Need`
+    num_tokens: Mapped[int] = mapped_column(server_default="0")  # computed since it started
+    speed: Mapped[dict[str, Any] | None]  # as measured by `jobs.forecasts`
+    is_spill: Mapped[bool] = mapped_column(server_default="false")  # only for lines that others cannot end in time
+
+
+class ServedEngine(Base):
+    """An engine that has served a model, and what it was seen to do; outlives its workers."""
+
+    __tablename__ = "served_engine"
+
+    model: Mapped[str] = mapped_column(primary_key=True)
+    kind: Mapped[str] = mapped_column(primary_key=True)
+    version: Mapped[str] = mapped_column(primary_key=True)  # empty: it does not tell
+    meets: Mapped[int]  # `jobs.lines.needs.Need`
+    may_meet: Mapped[int]  # the same with what has not been seen either way
+    findings: Mapped[dict[str, Any]] = mapped_column(server_default="{}")  # by capability
+    probe_tokens: Mapped[int] = mapped_column(server_default="0")  # of all probes; no tenant's
+    probed_at: Mapped[datetime | None]  # last; null: never
+    due_at: Mapped[datetime | None]  # when it is probed next; null: never
+    claimed_by: Mapped[str | None]  # the worker that probes it
+    claimed_until: Mapped[datetime | None]
+    seen_at: Mapped[datetime] = mapped_column(server_default=func.now())  # when a worker last registered it
 
 
 class FairShare(Base):

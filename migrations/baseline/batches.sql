@@ -67,6 +67,11 @@ CREATE TABLE batch (
     reasoning_tokens bigint DEFAULT '0' NOT NULL,
     is_growing boolean DEFAULT 'false' NOT NULL,
     name text,
+    needs bigint DEFAULT '0' NOT NULL,
+    engine_choice text DEFAULT 'same' NOT NULL,
+    is_reproducible boolean DEFAULT 'false' NOT NULL,
+    engine text,
+    engine_dtype text,
     CONSTRAINT batch_pkey PRIMARY KEY (id),
     CONSTRAINT batch_tenant_id_idempotency_key_key UNIQUE (tenant_id, idempotency_key),
     CONSTRAINT batch_tenant_id_fkey FOREIGN KEY(tenant_id) REFERENCES tenant (id),
@@ -80,7 +85,8 @@ CREATE TABLE batch (
     ),
     CONSTRAINT batch_priority_check CHECK (priority IN ('urgent', 'normal', 'bulk', 'overflow')),
     CONSTRAINT batch_invalid_lines_check CHECK (invalid_lines IN ('fail', 'skip')),
-    CONSTRAINT batch_uncovered_lines_check CHECK (uncovered_lines IN ('wait', 'fail'))
+    CONSTRAINT batch_uncovered_lines_check CHECK (uncovered_lines IN ('wait', 'fail')),
+    CONSTRAINT batch_engine_choice_check CHECK (engine_choice IN ('same', 'any'))
 ) WITH (fillfactor = 70);
 CREATE INDEX batch_after_idx ON batch (after_batch_id) WHERE state = 'validating' AND after_batch_id IS NOT NULL;
 CREATE INDEX batch_answered_idx ON batch (id) WHERE state = 'in_progress' AND is_answered;

@@ -54,6 +54,7 @@ CREATE TABLE chunk (
     needed_picos numeric,
     copies integer[],
     segment_key text,
+    needs bigint DEFAULT '0' NOT NULL,
     CONSTRAINT chunk_pkey PRIMARY KEY (id),
     CONSTRAINT chunk_batch_id_fkey FOREIGN KEY(batch_id) REFERENCES batch (id),
     CONSTRAINT chunk_state_check CHECK (
@@ -64,7 +65,7 @@ CREATE INDEX chunk_batch_id_idx ON chunk (batch_id);
 CREATE INDEX chunk_deferred_idx ON chunk (batch_id) WHERE state = 'deferred';
 CREATE INDEX chunk_hinted_idx ON chunk (model) WHERE state = 'ready' AND hinted_at IS NOT NULL;
 CREATE INDEX chunk_leased_idx ON chunk (id) WHERE state = 'leased';
-CREATE INDEX chunk_open_idx ON chunk (batch_id) WHERE state IN ('ready','leased');
+CREATE INDEX chunk_open_idx ON chunk (batch_id, id) WHERE state IN ('ready','leased');
 CREATE INDEX chunk_ready_idx ON chunk (model, priority, tenant_id, expires_at, id) WHERE state = 'ready';
 CREATE INDEX chunk_untried_idx ON chunk (batch_id, waits_for_tokens, id)
     WHERE state = 'waiting' AND needed_tokens IS NULL;

@@ -64,6 +64,22 @@ CREATE TABLE queue_count (
     CONSTRAINT queue_count_id_check CHECK (id = 1)
 );
 
+CREATE TABLE served_engine (
+    model text NOT NULL,
+    kind text NOT NULL,
+    version text NOT NULL,
+    meets bigint NOT NULL,
+    may_meet bigint NOT NULL,
+    findings jsonb DEFAULT '{}' NOT NULL,
+    probe_tokens bigint DEFAULT '0' NOT NULL,
+    probed_at timestamptz,
+    due_at timestamptz,
+    claimed_by text,
+    claimed_until timestamptz,
+    seen_at timestamptz DEFAULT now() NOT NULL,
+    CONSTRAINT served_engine_pkey PRIMARY KEY (model, kind, version)
+);
+
 CREATE TABLE serving_rate (
     model text NOT NULL,
     tokens_per_second float,
@@ -87,6 +103,13 @@ CREATE TABLE worker (
     stopped_at timestamptz,
     draining_at timestamptz,
     running_lines jsonb DEFAULT '{}' NOT NULL,
+    engine text DEFAULT 'tokenmill' NOT NULL,
+    engine_version text,
+    engine_dtype text,
+    meets bigint DEFAULT '0' NOT NULL,
+    num_tokens bigint DEFAULT '0' NOT NULL,
+    speed jsonb,
+    is_spill boolean DEFAULT 'false' NOT NULL,
     CONSTRAINT worker_pkey PRIMARY KEY (id)
 );
 CREATE INDEX worker_live_idx ON worker (model) WHERE stopped_at IS NULL;

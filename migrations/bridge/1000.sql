@@ -73,3 +73,30 @@ ALTER TABLE batch ADD COLUMN name text;
 ALTER TABLE ledger ADD COLUMN wasted_input_tokens bigint DEFAULT '0' NOT NULL,
     ADD COLUMN wasted_output_tokens bigint DEFAULT '0' NOT NULL;
 CREATE INDEX ledger_wasted_idx ON ledger (created_at) WHERE wasted_input_tokens > 0 OR wasted_output_tokens > 0;
+
+-- What chunks that were planned before need of an engine is not known: workers of servers refuse it by name.
+ALTER TABLE chunk ADD COLUMN needs bigint DEFAULT '0' NOT NULL;
+DROP INDEX chunk_open_idx;
+CREATE INDEX chunk_open_idx ON chunk (batch_id, id) WHERE state IN ('ready','leased');
+ALTER TABLE batch ADD COLUMN needs bigint DEFAULT '0' NOT NULL, ADD COLUMN engine_choice text DEFAULT 'same' NOT NULL,
+    ADD COLUMN is_reproducible boolean DEFAULT 'false' NOT NULL, ADD COLUMN engine text, ADD COLUMN engine_dtype text,
+    ADD CONSTRAINT batch_engine_choice_check CHECK (engine_choice IN ('same', 'any'));
+ALTER TABLE worker ADD COLUMN engine text DEFAULT 'tokenmill' NOT NULL, ADD COLUMN engine_version text,
+    ADD COLUMN engine_dtype text, ADD COLUMN meets bigint DEFAULT '0' NOT NULL,
+    ADD COLUMN num_tokens bigint DEFAULT '0' NOT NULL, ADD COLUMN speed jsonb,
+    ADD COLUMN is_spill boolean DEFAULT 'false' NOT NULL;
+CREATE TABLE served_engine (
+    model text NOT NULL,
+    kind text NOT NULL,
+    version text NOT NULL,
+    meets bigint NOT NULL,
+    may_meet bigint NOT NULL,
+    findings jsonb DEFAULT '{}' NOT NULL,
+    probe_tokens bigint DEFAULT '0' NOT NULL,
+    probed_at timestamptz,
+    due_at timestamptz,
+    claimed_by text,
+    claimed_until timestamptz,
+    seen_at timestamptz DEFAULT now() NOT NULL,
+    CONSTRAINT served_engine_pkey PRIMARY KEY (model, kind, version)
+);

@@ -20,6 +20,7 @@ from jobs.chunks.fleet import RunningLines
 from jobs.chunks.leasing import ClaimedChunk
 from jobs.chunks.recording import NOTHING_WASTED, LineResult, Wasted
 from jobs.decisions import Kind
+from jobs.engines.engine import OWN_ENGINE, ServingEngine
 from jobs.lines.reading import RawLine
 from workers.chunks.line_results import FailureMaker
 
@@ -206,6 +207,8 @@ class Stats:
     """By batch."""
     away_reason: str | None = None
     """Why no line can be answered at the moment, so that nothing is claimed."""
+    engine: ServingEngine = OWN_ENGINE
+    """What answers, as of now: only chunks that it can run are claimed."""
 
 
 class Answerer(Protocol):

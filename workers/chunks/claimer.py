@@ -20,6 +20,7 @@ from jobs.chunks import claiming, ready_queues
 from jobs.chunks.leasing import ClaimedChunk
 from jobs.chunks.wanted import Wanted
 from jobs.database import transaction
+from jobs.engines.engine import OWN_ENGINE, ServingEngine
 from jobs.errors import ServiceError
 from jobs.lines.document_bodies import PREPARE_MODEL
 from jobs.settings import Settings
@@ -51,15 +52,20 @@ class Claimer:
         worker_id: str,
         model: str,
         run: Callable[[ClaimedChunk], bool],
+        engine: Callable[[], ServingEngine] = lambda: OWN_ENGINE,
         sessions: sessionmaker[Session],
         settings: Settings,
         drain: Drain,
         meters: Meters,
     ) -> None:
-        """`run` returns whether the chunk was finished; if not, the next claim may wait a moment."""
+        """`run` returns whether the chunk was finished; if not, the next claim may wait a moment.
+
+        `engine` returns what the worker's engine is and can do now.
+        """
         self._worker_id = worker_id
         self._model = model
         self._run = run
+        self._engine = engine
         self._sessions = sessions
         self._settings = settings
         self._drain = drain
@@ -154,6 +160,7 @@ class Claimer:
                     model=self._model,
                     worker_id=self._worker_id,
                     lease=self._settings.lease,
+                    engine=self._engine(),
                     wanted=wanted,
                     urgent_tokens=self._settings.tenant_urgent_tokens,
                 )
@@ -174,6 +181,7 @@ class Claimer:
             chunk_id,
             worker_id=self._worker_id,
             lease=self._settings.lease,
+            engine=self._engine(),
             urgent_tokens=self._settings.tenant_urgent_tokens,
         )
         return None if claim is None else replace(claim, hint_waited=waited)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
+from importlib.metadata import version
 
 from engine.process.messages import EngineInfo
 from jobs.chunks.leasing import ClaimedChunk
+from jobs.engines.engine import OWN_ENGINE
 from workers.chunks.answerer import Stats
 from workers.chunks.counting import InputCounter
 from workers.chunks.engine_lines import EngineLines
@@ -27,10 +30,12 @@ class EngineAnswerer:
         self._model = model
         self._parts: EngineParts | None = None
         self._counter: InputCounter | None = None
+        self._engine = OWN_ENGINE
 
     def start(self, *, is_busy: Callable[[], bool]) -> int:
         info = self._host.start()
         self._parts = self._make_parts(info)
+        self._engine = replace(OWN_ENGINE, version=version("tokenmill"), dtype=info.dtype)
         self._counter = InputCounter(self._parts, model=self._model, is_busy=is_busy)
         self._counter.start()
         log.info("engine ready device=%s dtype=%s products=%s", info.device, info.dtype, info.products)
@@ -41,7 +46,9 @@ class EngineAnswerer:
         return EngineLines(claim, self._parts)
 
     def stats(self) -> Stats:
-        return Stats(metrics=engine_metrics(self._host.stats), running_lines=self._host.running_lines())
+        return Stats(
+            metrics=engine_metrics(self._host.stats), running_lines=self._host.running_lines(), engine=self._engine
+        )
 
     def drain(self) -> None:
         if self._counter is not None:

@@ -16,7 +16,7 @@ from jobs import decisions
 from jobs.accounts.covers import Covered
 from jobs.accounts.money import PICOS_A_UNIT
 from jobs.chunks import covering, leasing
-from jobs.chunks.leasing import ClaimedChunk, FlushOutcome
+from jobs.chunks.leasing import ClaimedChunk, FlushOutcome, OtherEngineError
 from jobs.chunks.recording import NOTHING_WASTED, LineResult, Wasted
 from jobs.database import transaction
 from jobs.decisions import Kind
@@ -56,6 +56,7 @@ class ChunkLease:
         self._hold_sessions = services.hold_sessions
         self._settings = services.settings
         self._meters = services.meters
+        self._tally = services.tally
         self._traces = services.traces
         self._monotonic = services.monotonic
         self._extended_at = services.monotonic()
@@ -126,7 +127,11 @@ class ChunkLease:
             self._meters.timed(FLUSH_SECONDS, monotonic=self._monotonic),
             self._traces.span("flush", parent=self.trace_context, results=len(results)),
         ):
-            outcome = self.run(store)
+            try:
+                outcome = self.run(store)
+            except OtherEngineError as reason:
+                self.run(leasing.release)
+                raise Abandoned(str(reason)) from None
         self._count(outcome)
         self._num_flushes += 1
         self._covered, self._covered_picos = covered, covered_picos
@@ -138,6 +143,7 @@ class ChunkLease:
         if recorded is None or not recorded.num_results:
             return
         self.num_tokens += recorded.input_tokens + recorded.output_tokens
+        self._tally.add(recorded.input_tokens - recorded.cached_tokens + recorded.output_tokens)
         meters, tenant = self._meters, self._claim.tenant_id if self._settings.metrics_tenants else ALL_TENANTS
         meters.count(RESULTS, "completed", by=recorded.num_completed)
         meters.count(RESULTS, "failed", by=recorded.num_failed)

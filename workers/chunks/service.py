@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 
 from jobs.chunks import fleet
 from jobs.database import transaction
+from jobs.engines.engine import OWN_ENGINE
 from jobs.errors import ServiceError
 from workers.chunks.answerer import Answerer
 from workers.chunks.claimer import Claimer
@@ -32,10 +33,12 @@ class ChunkService:
         self._settings = services.settings
         self._max_model_len = 0  # set when the answerer starts
         self._drain = services.drain
+        self._engine = OWN_ENGINE  # as of the last heartbeat
         self._claimer = Claimer(
             worker_id=worker_id,
             model=model,
             run=lambda claim: ChunkRun(answerer.open(claim), services).run(),
+            engine=lambda: self._engine,
             sessions=services.sessions,
             settings=services.settings,
             drain=services.drain,
@@ -48,6 +51,7 @@ class ChunkService:
     def start(self) -> None:
         """Start the answerer, register the worker, and start claiming. Raise what the answerer raises."""
         self._max_model_len = self._answerer.start(is_busy=lambda: not self._claimer.is_idle)
+        self._engine = self._answerer.stats().engine
         with transaction(self._services.sessions) as session:
             self._register(session)
         self._heart.start()
@@ -89,6 +93,7 @@ class ChunkService:
             model=self._model,
             max_chunks=self._settings.worker_chunks,
             max_model_len=self._max_model_len,
+            engine=self._engine,
         )
 
     def _beat(self) -> None:
@@ -104,6 +109,7 @@ class ChunkService:
     def _beat_once(self) -> None:
         """Report the worker's state and why it is out, if it is; read whether operators let it claim."""
         reason, stats = self._drain.out_reason, self._answerer.stats()
+        self._engine = stats.engine
         with transaction(self._services.hold_sessions) as session:
             beat = fleet.heartbeat(
                 session,
@@ -111,6 +117,8 @@ class ChunkService:
                 engine_stats=stats.metrics,
                 running_lines=stats.running_lines,
                 out_reason=reason or stats.away_reason,
+                engine=stats.engine,
+                num_tokens=self._services.tally.num_tokens,
             )
             if not beat.is_known:
                 self._register(session)  # its machine slept so long that its row was deleted

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,6 +15,18 @@ from jobs.telemetry.meters import Meters
 from jobs.telemetry.traces import NO_TRACES, Traces
 from workers.chunks.room import Room
 from workers.drain import Drain
+
+
+class Tally:
+    """Counts the tokens that a worker has computed, without those from a prefix cache."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.num_tokens = 0
+
+    def add(self, tokens: int) -> None:
+        with self._lock:
+            self.num_tokens += tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,4 +43,5 @@ class Services:
     drain: Drain = field(default_factory=Drain)
     room: Room = field(default_factory=Room)
     """Room for long lines while they are prepared."""
+    tally: Tally = field(default_factory=Tally)
     monotonic: Callable[[], float] = time.monotonic

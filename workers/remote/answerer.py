@@ -13,6 +13,7 @@ from jobs.chunks.fleet import RunningLines
 from jobs.chunks.leasing import ClaimedChunk
 from workers.chunks.answerer import Stats
 from workers.remote.lines import RemoteLines, RemoteParts
+from workers.remote.prober import Prober
 
 log = logging.getLogger(__name__)
 
@@ -20,8 +21,10 @@ log = logging.getLogger(__name__)
 class RemoteAnswerer:
     """The `Answerer` of a worker whose engine is a server of somebody else."""
 
-    def __init__(self, parts: RemoteParts, *, max_model_len: int) -> None:
+    def __init__(self, parts: RemoteParts, *, max_model_len: int, prober: Prober | None = None) -> None:
+        """`prober` keeps the abilities of `parts` current, from the start on."""
         self._parts = parts
+        self._prober = prober
         self._max_model_len = max_model_len
         self._numbers = itertools.count()
         self._opened: WeakSet[RemoteLines] = WeakSet()
@@ -29,6 +32,8 @@ class RemoteAnswerer:
 
     def start(self, *, is_busy: Callable[[], bool]) -> int:
         self._parts.caller.start()
+        if self._prober is not None:
+            self._prober.start()
         engine = self._parts.engine
         log.info("server ready engine=%s version=%s seats=%d", engine.kind, engine.version, self._parts.caller.limit)
         return self._max_model_len
@@ -46,7 +51,12 @@ class RemoteAnswerer:
             "num_requests_waiting": caller.num_waiting,
             "seats": caller.limit,
         }
-        return Stats(metrics=metrics, running_lines=self._running(), away_reason=caller.away_reason)
+        return Stats(
+            metrics=metrics,
+            running_lines=self._running(),
+            away_reason=caller.away_reason,
+            engine=self._parts.abilities.engine,
+        )
 
     def _running(self) -> dict[str, RunningLines]:
         """Return the open lines by batch, as far as the server computes so many."""
@@ -65,4 +75,6 @@ class RemoteAnswerer:
     def drain(self) -> None: ...
 
     def close(self) -> None:
+        if self._prober is not None:
+            self._prober.close()
         self._parts.caller.close()

@@ -53,8 +53,8 @@ class Patience:
     most_look_seconds: float = 30.0
 
 
-class _TooLarge(Exception):
-    pass
+class TooLargeError(Exception):
+    """An answer has more than MAX_ANSWER_BYTES."""
 
 
 def open_client(address: Address, *, patience: Patience) -> httpx.AsyncClient:
@@ -80,10 +80,10 @@ async def exchange(
     headers = {"Content-Type": "application/json", "X-Request-Id": request_id}
     try:
         async with asyncio.timeout(patience.answer_seconds):
-            status, received, content = await _post(client, path, orjson.dumps(body), headers, patience)
+            status, received, content = await post(client, path, orjson.dumps(body), headers, patience)
     except TimeoutError:
         return Spoilt(reason=f"the server gave no whole answer within {patience.answer_seconds:g} s")
-    except _TooLarge:
+    except TooLargeError:
         return Spoilt(reason=f"the server's answer has more than {MAX_ANSWER_BYTES:,} bytes")
     except (httpx.ConnectError, httpx.ConnectTimeout) as error:
         return Away(reason=_why_unreachable(error))
@@ -95,9 +95,10 @@ async def exchange(
     return verdict_of_answer(content, expected, request_id=request_id, now=now)
 
 
-async def _post(
+async def post(
     client: httpx.AsyncClient, path: str, content: bytes, headers: Mapping[str, str], patience: Patience
 ) -> tuple[int, Mapping[str, str], bytes]:
+    """Return status, headers and content. Raise TimeoutError, TooLargeError, httpx.TransportError."""
     async with client.stream("POST", path, content=content, headers=headers) as response:
         return response.status_code, response.headers, await _read(response, patience)
 
@@ -112,7 +113,7 @@ async def _read(response: httpx.Response, patience: Patience) -> bytes:
             return bytes(content)
         content += piece
         if len(content) > MAX_ANSWER_BYTES:
-            raise _TooLarge
+            raise TooLargeError
 
 
 def _why_unreachable(error: httpx.TransportError) -> str:

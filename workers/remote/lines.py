@@ -28,6 +28,7 @@ from workers.chunks.line_results import FailureMaker
 from workers.chunks.services import Services
 from workers.chunks.worker_time import ChunkTime, WorkerTime
 from workers.prompts import derived_seed
+from workers.remote.abilities import Abilities
 from workers.remote.answers import Billed, Engine, billed, body_of
 from workers.remote.caller import Call, Caller, Outcome
 from workers.remote.identity import Identity
@@ -81,8 +82,8 @@ class RemoteParts:
     services: Services
     caller: Caller
     identity: Identity
-    meets: Need
-    """What the server's engine offers."""
+    abilities: Abilities
+    """What the server's engine is and does, as of now."""
     sizes: Sizes
     model: str
     """The name that tenants use."""
@@ -92,7 +93,7 @@ class RemoteParts:
 
     @property
     def engine(self) -> Engine:
-        return Engine(kind=self.identity.dialect.kind, version=self.identity.version)
+        return Engine(kind=self.abilities.engine.kind, version=self.abilities.engine.version)
 
 
 class RemoteLines(ChunkLines[RemoteLine]):
@@ -103,6 +104,7 @@ class RemoteLines(ChunkLines[RemoteLine]):
         super().__init__(claim, FailureMaker(claim.batch_id))
         self._parts = parts
         self._number = number
+        self._meets = parts.abilities.meets  # as at the claim, which took only what they cover
         self._keys: dict[int, object] = {}  # calls of unfinished lines, by line_no
         self._time = ChunkTime()
         self._wasted = NOTHING_WASTED
@@ -122,12 +124,12 @@ class RemoteLines(ChunkLines[RemoteLine]):
         if isinstance(request, EmbeddingRequest | RerankRequest):
             return self._pooled(request, line, parts.sizes.of(request, is_wanted=is_wanted, room=room))
         assert isinstance(request, ChatRequest | CompletionRequest), "served_models.note_kind keeps others away"
-        require_needs(request, parts.meets, engine=parts.engine.kind)
+        require_needs(request, self._meets, engine=parts.engine.kind)
         return self._generated(request, line, parts.sizes.of(request, is_wanted=is_wanted, room=room))
 
     def _generated(self, request: Request, line: InputLine, size: Size) -> RemoteLine:
         parts = self._parts
-        tokens = tokens_of(request, size, parts.meets)
+        tokens = tokens_of(request, size, self._meets)
         if tokens is None:
             require_honest(request, size)
         body = request_body(
@@ -160,7 +162,7 @@ class RemoteLines(ChunkLines[RemoteLine]):
 
     def _pooled(self, request: PoolRequest, line: InputLine, size: Size) -> RemoteLine:
         parts = self._parts
-        tokens = size.prompts if Need.TOKEN_PROMPTS in parts.meets else None
+        tokens = size.prompts if Need.TOKEN_PROMPTS in self._meets else None
         is_rerank = isinstance(request, RerankRequest)
         expected = PoolExpected(
             num_items=num_items(request),
@@ -189,7 +191,7 @@ class RemoteLines(ChunkLines[RemoteLine]):
         if given is not None and given > dialect.most_seed:
             message = f"seed is {given}; the engine of this model ({dialect.kind}) takes 0 to {dialect.most_seed}"
             raise BodyError("seed", message)
-        if given is not None or _num_prompts(request) > 1 or Need.SEED not in self._parts.meets:
+        if given is not None or _num_prompts(request) > 1 or Need.SEED not in self._meets:
             return given
         return derived_seed(self.claim.batch_id, line_no, 0) % (dialect.most_seed + 1)
 

@@ -29,6 +29,7 @@ from workers.chunks.services import Services
 from workers.kept_tokenizer import kept_tokenizer
 from workers.pool import serve_chunks
 from workers.remote.answerer import RemoteAnswerer
+from workers.remote.asking import Server
 from workers.remote.caller import Call, Caller
 from workers.remote.checks import first_check, kind_of
 from workers.remote.exchange import ANSWER_SECONDS, Address, Patience
@@ -36,6 +37,7 @@ from workers.remote.identity import Identity, identify
 from workers.remote.keys import address_of
 from workers.remote.lines import RemoteParts
 from workers.remote.pace import Pace
+from workers.remote.prober import Prober, Served, first_abilities
 from workers.remote.sizes import ByteSizes, Sizes, TokenSizes
 from workers.text_encoder import TextEncoder
 
@@ -85,17 +87,27 @@ def main(
     services = _services(settings, maker)
     store_marker.bind(maker, services.storage)
     _register(services, served, address.url, tokenizer, kind=kind_of(check))
+    worker_id, known = new_id("worker"), first_abilities(identity)
     parts = RemoteParts(
         services=services,
         caller=_caller(address, identity, check, options),
         identity=identity,
-        meets=identity.dialect.meets,
+        abilities=known,
         sizes=_sizes(tokenizer, max_model_len),
         model=served,
         answers_as=answers_as,
     )
-    answerer = RemoteAnswerer(parts, max_model_len=max_model_len)
-    sys.exit(serve_chunks(answerer, services, model=served, worker_id=new_id("worker")))
+    own = Served(
+        model=served,
+        server=Server(
+            address=address, dialect=identity.dialect, model=identity.model, is_chat=check.path == "chat/completions"
+        ),
+        owner=worker_id,
+        identify=lambda: identify(address, named=identity.model, served=None),
+    )
+    prober = Prober(own, known, maker, leave=services.drain.take_out)
+    answerer = RemoteAnswerer(parts, max_model_len=max_model_len, prober=prober)
+    sys.exit(serve_chunks(answerer, services, model=served, worker_id=worker_id))
 
 
 def _services(settings: Settings, maker: sessionmaker[Session]) -> Services:

@@ -104,6 +104,8 @@ def add(session: Session, new: NewLines, stored: NewFile, settings: Settings) ->
     copy_errors(session, batch, new.errors, base=batch.num_completed + batch.num_failed)
     batch.num_requests += new.num_lines
     batch.num_failed += len(new.errors)
+    for chunk in new.chunks:
+        batch.needs |= chunk.needs
     session.flush()
     if new.chunks:
         _make_ready(session, batch, new.chunks, segment_key=stored.object_key)

@@ -16,6 +16,8 @@ from jobs.accounts.prices import Prices
 from jobs.chunks import claiming, covering, leasing
 from jobs.chunks.leasing import ClaimedChunk
 from jobs.chunks.wanted import Wanted
+from jobs.engines import fits
+from jobs.engines.engine import OWN_ENGINE
 from jobs.errors import FencedOutError
 from jobs.lines.document_bodies import PREPARE_MODEL
 from jobs.states import Priority
@@ -169,6 +171,7 @@ def test_a_claim_reads_its_candidates_and_not_the_backlog(session: Session, run:
         "suspect": 2,
         "urgent_tokens": 100,
         "prepare_model": PREPARE_MODEL,
+        **fits.values_of(OWN_ENGINE),
     }
     plan = session.scalar(text("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + str(claiming._CLAIM)), values)
     assert isinstance(plan, list)

@@ -170,9 +170,7 @@ def test_a_price_of_a_class_is_a_whole_number_of_micro_units(session: Session, r
     assert claim_first(session, batch).prices == Prices(input_picos=2, output_picos=1)
 
 
-def test_waste_is_noted_once_beside_the_bill(
-    session: Session, maker: sessionmaker[Session], run: Run
-) -> None:
+def test_waste_is_noted_once_beside_the_bill(session: Session, maker: sessionmaker[Session], run: Run) -> None:
     claim = claim_first(session, run(4))
     for _ in range(2):
         leasing.flush(session, claim, answers(claim, [0]), flush_no=0, lease=LEASE, wasted=Wasted(input_tokens=7))

@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from jobs.chunks import claiming
 from jobs.chunks.leasing import ClaimedChunk
+from jobs.engines.engine import ServingEngine
 from jobs.settings import Settings
 from jobs.storage import Storage
 from jobs.telemetry.declared import WORKER
@@ -18,6 +19,7 @@ from jobs.telemetry.meters import Meters
 from workers.chunks.run import ChunkRun
 from workers.chunks.services import Services
 from workers.drain import Drain
+from workers.remote.abilities import Abilities
 from workers.remote.answerer import RemoteAnswerer
 from workers.remote.caller import Caller
 from workers.remote.checks import chat_check
@@ -70,7 +72,9 @@ class Post:
             services=self.services,
             caller=self.caller,
             identity=identity,
-            meets=identity.dialect.meets,
+            abilities=Abilities(
+                ServingEngine(kind=identity.dialect.kind, version=identity.version, meets=identity.dialect.meets)
+            ),
             sizes=sizes or ByteSizes(max_model_len=CONTEXT),
             model="demo",
             answers_as=answers_as,

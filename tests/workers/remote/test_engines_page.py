@@ -17,9 +17,10 @@ from jobs.settings import Settings
 from jobs.storage import Storage
 from tests.workers.remote.builders import Post
 from workers.remote.checks import first_check
-from workers.remote.dialects import DIALECTS
+from workers.remote.dialects import DIALECTS, VLLM
 from workers.remote.exchange import Address
 from workers.remote.identity import identify
+from workers.remote.probes import probes_of
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -79,3 +80,9 @@ def test_an_engine_of_one_s_own_answers_a_batch(
     assert post.billed() == (5, 4)
     (refusal,) = post.bodies_of(400)
     assert "one answer" in refusal["error"]["message"]
+
+
+def test_the_page_shows_how_each_capability_is_seen() -> None:
+    page = (ROOT / "docs" / "engines.md").read_text(encoding="utf-8")
+    for probe in probes_of(VLLM):
+        assert f"| `{probe.name}` | {probe.effect} |" in page

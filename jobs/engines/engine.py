@@ -1,0 +1,75 @@
+"""What answers a worker's lines: the kind, version and data type of its engine, and what it can do. Values only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from jobs.lines.needs import NOTHING, Need
+
+OWN = "tokenmill"
+"""The kind of our own engine: alone in promising the same bits for the same line."""
+EVERYTHING = ~NOTHING
+"""What our engine meets."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingEngine:
+    """The engine of a worker, as of now; without arguments ours, of whatever version and data type."""
+
+    kind: str = OWN
+    version: str | None = None
+    """As it tells; None: it does not."""
+    dtype: str | None = None
+    """Of its computation; None where unknown."""
+    meets: Need = EVERYTHING
+    """Only chunks that need nothing else are claimed."""
+    is_spill: bool = False
+    """Whether it takes only lines that the others cannot end in time."""
+
+    @property
+    def is_own(self) -> bool:
+        return self.kind == OWN
+
+    @property
+    def label(self) -> str:
+        return label(self.kind, self.version)
+
+
+OWN_ENGINE = ServingEngine()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """An engine that has served a model, as far as is known."""
+
+    kind: str
+    version: str | None
+    meets: Need
+    may_meet: Need
+    """The same with what has not been seen either way yet."""
+
+    @property
+    def label(self) -> str:
+        return label(self.kind, self.version)
+
+
+def label(kind: str, version: str | None) -> str:
+    """Return the name of an engine in sentences."""
+    return kind if version is None else f"{kind} {version}"
+
+
+def missing(needs: Need, engines: Sequence[Known]) -> Need:
+    """Return what to name of a line's needs if no engine offers them all; nothing if one may, or none is known."""
+    return missing_at_once(needs, [engine.may_meet for engine in engines])
+
+
+def missing_at_once(needs: Need, offers: Sequence[Need]) -> Need:
+    """Return what all offers lack of these needs, or else what the nearest one lacks; nothing if one has them all."""
+    lacking = [needs & ~offered for offered in offers]
+    if not lacking or NOTHING in lacking:
+        return NOTHING
+    common = lacking[0]
+    for one in lacking[1:]:
+        common &= one
+    return common or min(lacking, key=lambda need: len(need.names()))
