@@ -178,6 +178,9 @@ def _workers(session: Session) -> Iterator[Sample | HistogramSample]:
         if (reason := out_reason_of(worker)) is not None:
             labels = {"model": worker.model, "worker": worker.id, "reason": reason}
             yield Sample(meter=declared.WORKERS_OUT, labels=labels, value=1)
+        labels = {"model": worker.model, "worker": worker.id}
+        engine = {"engine": worker.engine, "version": worker.engine_version or ""}
+        yield Sample(meter=declared.WORKER_ENGINE, labels=labels | engine, value=1)
         yield from engine_samples(worker.engine_stats or {}, model=worker.model, worker_id=worker.id)
 
 

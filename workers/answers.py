@@ -8,6 +8,7 @@ from typing import Any
 
 from engine.child_output import RequestProgress
 from engine.outputs import FinishReason
+from jobs.engines.engine import OWN_ENGINE, ServingEngine
 from jobs.lines.bodies import CHAT_ENDPOINT
 from jobs.lines.responses import (
     GeneratedChoice,
@@ -36,9 +37,10 @@ class Answer:
 class AnswerMaker:
     """Builds response bodies under one model's served name."""
 
-    def __init__(self, tokenizer: Any, *, model: str) -> None:
+    def __init__(self, tokenizer: Any, *, model: str, engine: ServingEngine = OWN_ENGINE) -> None:
         self._shown = ShownLogprobs(tokenizer)
         self._model = model
+        self._engine = engine.wire()
 
     def make(self, run: LineRun, *, response_id: str, created: int) -> Answer:
         """Build the answer of a finished line; `created` is in Unix seconds."""
@@ -65,6 +67,7 @@ class AnswerMaker:
             ],
             usage=usage,
         )
+        body["engine"] = self._engine
         if run.prepared.context is not None:
             body["context"] = run.prepared.context
         is_truncated = any(choice.whole.finish_reason == FinishReason.LENGTH for _, choice in pairs)

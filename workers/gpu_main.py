@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from engine.suggested_sampling import suggested_sampling
 from engine.tokenizer import load_tokenizer
 from jobs import served_models
 from jobs.database import BRIEF_SECONDS, connect, sessions, transaction
+from jobs.engines.engine import ServingEngine
 from jobs.errors import InputError, TokenmillError
 from jobs.ids import new_id
 from jobs.lines.endpoints import LineKind
@@ -196,13 +198,15 @@ def _parts(
     fingerprint: str,
     defaults: Mapping[str, Any],
 ) -> EngineParts:
+    own = ServingEngine(version=version("tokenmill"), dtype=info.dtype)
     return EngineParts(
         services=services,
         host=host,
         prompts=PromptMaker(tokenizer, max_model_len=info.max_model_len, vocab_size=info.vocab_size, defaults=defaults),
-        answers=AnswerMaker(tokenizer, model=model),
+        answers=AnswerMaker(tokenizer, model=model, engine=own),
         tokenizer=tokenizer,
-        model_fingerprint=fingerprint,
+        model_fingerprint=f"{fingerprint} {info.dtype}",
+        engine=own,
     )
 
 

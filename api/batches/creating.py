@@ -8,7 +8,7 @@ from typing import Annotated, Any, Self
 
 from anyio.to_thread import run_sync
 from fastapi import APIRouter, Depends, Request
-from pydantic import BeforeValidator, ConfigDict, Field, PrivateAttr, WithJsonSchema
+from pydantic import BeforeValidator, ConfigDict, Field, PrivateAttr, StrictBool, WithJsonSchema
 
 from api.auth import KeyIdDep, TenantDep
 from api.batches.making import make_batch
@@ -26,7 +26,7 @@ from jobs.batches.submission import CreateBatch
 from jobs.database import transaction
 from jobs.errors import InputError, TooLargeError
 from jobs.lines.endpoints import ENDPOINTS
-from jobs.states import AskedPriority, InvalidLines, UncoveredLines
+from jobs.states import AskedPriority, EngineChoice, InvalidLines, UncoveredLines
 from jobs.tables import Tenant
 
 router = APIRouter(prefix="/v1/batches", tags=["batches"], responses=failures(401, 403, 429, 503))
@@ -71,6 +71,10 @@ class CreateBatchBody(StrictModel):
     invalid_lines: InvalidLines = InvalidLines.FAIL
     uncovered_lines: UncoveredLines = UncoveredLines.WAIT
     """What to do with lines that the tenant's token budget does not cover when their turn comes."""
+    engine: EngineChoice = EngineChoice.SAME
+    """`same`: the kind of engine that gives the first answer gives all; `any`: each line may have another."""
+    reproducible: StrictBool = False
+    """Run the batch only where the same line has the same bits: on our own engine, in one data type."""
     after: ObjectId | None = None
     """The id of the batch that has to be completed before this one starts."""
     input_sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] | None = None
@@ -131,6 +135,8 @@ async def create(
         priority=body.priority,
         invalid_lines=body.invalid_lines,
         uncovered_lines=body.uncovered_lines,
+        engine=body.engine,
+        is_reproducible=body.reproducible,
         after=body.after,
         made_from=None if body.input_sha256 is None else f"sha256 {body.input_sha256}",
         idempotency_key=idempotency_key,

@@ -34,6 +34,8 @@ from jobs.call_limits import parse_window
 from jobs.chunks import fleet
 from jobs.counted import counted
 from jobs.database import transaction
+from jobs.engines import served
+from jobs.engines.engine import Known
 from jobs.errors import InputError, NotFoundError
 from jobs.files import get_file
 from jobs.lines.bodies import CHAT_ENDPOINT
@@ -86,7 +88,7 @@ async def estimate(
     require_endpoint(body.endpoint)
     _check_exact(body)
     async with services.session_slots:
-        kinds, contexts = await run_sync(_known_models, services)
+        kinds, contexts, engines = await run_sync(_known_models, services)
     if body.requests is not None:
         content = b"\n".join(body.lines)
         count = partial(_count, content, services.settings.default_max_tokens)
@@ -106,6 +108,7 @@ async def estimate(
         kinds=kinds,
         settings=services.settings,
         contexts=contexts,
+        engines=engines,
         is_cut=is_cut,
     )
     checked = await run_sync(check, limiter=services.store.estimate_threads)
@@ -162,10 +165,10 @@ def _basis_of(count: InputCount | None) -> str:
     return f"A worker has counted {counted(count.num_requests, 'line')} so far. {TOKENS_BASIS}"
 
 
-def _known_models(services: Services) -> tuple[dict[str, LineKind], dict[str, int]]:
-    """Return the kind of lines of each model, and the contexts of the models that a worker serves now."""
+def _known_models(services: Services) -> tuple[dict[str, LineKind], dict[str, int], dict[str, list[Known]]]:
+    """Return for each model its kind of lines, the context of workers that serve it now, and its engines."""
     with transaction(services.sessions) as session:
-        return served_models.kinds_by_name(session), fleet.contexts(session)
+        return served_models.kinds_by_name(session), fleet.contexts(session), served.by_model(session)
 
 
 def _of_file(services: Services, tenant: Tenant, file_id: str) -> tuple[InputEstimate, str, int]:

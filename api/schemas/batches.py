@@ -17,7 +17,7 @@ from api.schemas.wire import (
 from jobs.accounts import prices
 from jobs.accounts.money import in_currency, rounded_micros
 from jobs.forecasts.outlooks import Outlook
-from jobs.states import BatchState, InvalidLines, Priority, UncoveredLines
+from jobs.states import BatchState, EngineChoice, InvalidLines, Priority, UncoveredLines
 from jobs.tables import Batch
 
 
@@ -97,6 +97,10 @@ class BatchObject(ListedObject):
     priority: Priority
     invalid_lines: InvalidLines
     uncovered_lines: UncoveredLines
+    engine: EngineChoice
+    reproducible: bool
+    answered_by: str | None
+    """The kind of engine that gave its first answer: `tokenmill` is ours; null if it has none yet."""
     retry_of: str | None
     """The batch whose failed lines this one retries."""
     after: str | None
@@ -158,6 +162,9 @@ class BatchObject(ListedObject):
             priority=batch.priority,
             invalid_lines=batch.invalid_lines,
             uncovered_lines=batch.uncovered_lines,
+            engine=batch.engine_choice,
+            reproducible=batch.is_reproducible,
+            answered_by=batch.engine,
             retry_of=batch.retry_of,
             after=batch.after_batch_id,
             filled_file_id=None if batch.source_file_id is None else batch.input_file_id,

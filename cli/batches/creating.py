@@ -23,7 +23,7 @@ from cli.options import AsJson, FailOnErrors, IdempotencyKey, WaitForServer, dur
 from cli.table import print_fields
 from jobs.counted import counted
 from jobs.errors import InputError, ServiceError
-from jobs.states import AskedPriority, InvalidLines, UncoveredLines
+from jobs.states import AskedPriority, EngineChoice, InvalidLines, UncoveredLines
 
 if TYPE_CHECKING:
     from openai import OpenAI
@@ -55,6 +55,12 @@ def create(
     uncovered_lines: Annotated[
         UncoveredLines, typer.Option(help="What happens to lines beyond the token budget.")
     ] = UncoveredLines.WAIT,
+    engine: Annotated[
+        EngineChoice, typer.Option(help="same: one kind of engine gives all answers; any: each line may have another.")
+    ] = EngineChoice.SAME,
+    reproducible: Annotated[
+        bool, typer.Option("--reproducible", help="Run only where a line always has the same bits: on our own engine.")
+    ] = False,
     metadata: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="May be given again.")] = None,
     watch: Annotated[bool, typer.Option("--watch", "--wait", help="Follow the batch until it ends.")] = False,
     wait_for_server: WaitForServer = None,
@@ -112,6 +118,8 @@ def create(
                 "invalid_lines": invalid_lines.value,
                 "uncovered_lines": uncovered_lines.value,
                 **({"name": name} if name is not None else {}),
+                **({} if engine is EngineChoice.SAME else {"engine": engine.value}),
+                **({"reproducible": True} if reproducible else {}),
                 **({"input_sha256": sha256_of(path)} if keyed and is_uploaded else {}),
             },
             extra_headers=keyed,

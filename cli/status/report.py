@@ -203,6 +203,11 @@ def _worker_table(report: ServiceReport, before: ServiceReport | None) -> Sectio
     """Return the workers; their long ids come last, so that a narrow terminal wraps only those."""
     now, earlier = _by_worker(report.samples), _by_worker(before.samples if before else ())
     seconds = report.seen_at - before.seen_at if before else 0.0
+    engines = {
+        one.labels["worker"]: f"{one.labels['engine']} {one.labels['version']}".strip()
+        for one in report.samples
+        if one.name == "tokenmill_worker_engine"
+    }
     rows = []
     for (model, worker), numbers in sorted(now.items()):
         generated = numbers.get("generation_tokens_total", 0.0)
@@ -210,9 +215,10 @@ def _worker_table(report: ServiceReport, before: ServiceReport | None) -> Sectio
         speed = [f"{max(0.0, grown) / seconds:.0f}" if seconds else ""] if before else []
         running, waiting = (int(numbers.get(f"num_requests_{state}", 0)) for state in ("running", "waiting"))
         cache = f"{numbers.get('kv_cache_usage_perc', 0.0):.0%}"
-        rows.append((shown_model(model), running, waiting, cache, int(generated), *speed, worker))
+        engine = engines.get(worker, "")
+        rows.append((shown_model(model), engine, running, waiting, cache, int(generated), *speed, worker))
     speeds = ["tok/s"] if before else []
-    return ("workers of", "running", "waiting", "KV", "tokens", *speeds, "worker"), rows
+    return ("workers of", "engine", "running", "waiting", "KV", "tokens", *speeds, "worker"), rows
 
 
 def _by_worker(samples: Iterable[Sample]) -> dict[tuple[str, str], dict[str, float]]:

@@ -170,6 +170,10 @@ class WorkerObject(WireModel):
     hostname: str
     pid: int
     max_chunks: int
+    engine: str
+    """The kind of its engine: `tokenmill` is ours."""
+    engine_version: str | None
+    engine_dtype: str | None
     started_at: int
     heartbeat_at: int
     draining_since: int | None
@@ -185,6 +189,9 @@ class WorkerObject(WireModel):
             hostname=worker.hostname,
             pid=worker.pid,
             max_chunks=worker.max_chunks,
+            engine=worker.engine,
+            engine_version=worker.engine_version,
+            engine_dtype=worker.engine_dtype,
             started_at=unix_seconds(worker.started_at),
             heartbeat_at=unix_seconds(worker.heartbeat_at),
             draining_since=unix_seconds_or_none(worker.draining_at),

@@ -6,7 +6,7 @@ Immediate and by bytes: no tokenizer is loaded. Writes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -23,6 +23,7 @@ from jobs.batches import lifecycle, queue_limits
 from jobs.batches.scan import Scan, too_many_invalid, whole_file_problem
 from jobs.batches.submission import CreateBatch
 from jobs.counted import counted
+from jobs.engines.engine import Known
 from jobs.errors import InputError
 from jobs.forecasts import snapshot
 from jobs.forecasts.finish_times import BatchLoad, forecast, seconds_to_serve
@@ -38,6 +39,7 @@ CHECKED_LINES = 10_000
 CHECKED_BYTES = 32 * MIB
 _NEW = "estimate"
 NO_KINDS: Mapping[str, LineKind] = {}
+NO_ENGINES: Mapping[str, Sequence[Known]] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,14 +90,17 @@ def check_lines(
     settings: Settings,
     contexts: Mapping[str, int],
     kinds: Mapping[str, LineKind] = NO_KINDS,
+    engines: Mapping[str, Sequence[Known]] = NO_ENGINES,
     is_cut: bool = False,
 ) -> Checked:
     """Check the first lines of an input as validation will.
 
-    `contexts` are those of the models that a worker serves now, `kinds` the line kinds of the offered models; `is_cut`
-    says that the input continues after the pieces.
+    `contexts` are those of the models that a worker serves now, `kinds` the line kinds of the offered models,
+    `engines` those that have served each; `is_cut` says that the input continues after the pieces.
     """
-    scan = Scan(endpoint=endpoint, models=set(models), settings=settings, contexts=contexts, kinds=kinds)
+    scan = Scan(
+        endpoint=endpoint, models=set(models), settings=settings, contexts=contexts, kinds=kinds, engines=engines
+    )
     lines = iter_lines(pieces, max_line_bytes=settings.max_line_bytes, is_cut=is_cut)
     for line in islice(lines, CHECKED_LINES):
         scan.check(line)
@@ -147,7 +152,7 @@ def _end(
     """Return when work of `expected` tokens ends, and what that is based on."""
     if not queue.num_workers:
         return None, f"No running worker serves the model {model!r}."
-    if queue.rate.tokens_per_second is None:
+    if queue.tokens_per_second is None:
         return None, f"No worker of the model {model!r} was measured yet."
     now = session.scalar(select(func.clock_timestamp()))
     assert now is not None
@@ -163,7 +168,7 @@ def _end(
         leased_lines=0,
     )
     outlook = next(one for one in forecast([*queue.loads, mine]) if one.batch_id == _NEW)
-    speed = queue.rate.tokens_per_second * queue.num_workers
+    speed = queue.tokens_per_second
     workers = counted(queue.num_workers, "worker")
     basis = (
         f"{outlook.tokens - mine.ready_tokens:,.0f} tokens would be served before its end and {mine.ready_tokens:,.0f} "

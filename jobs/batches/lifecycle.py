@@ -297,6 +297,8 @@ def _insert(
         trace_context=request.trace_context,
         run_id=request.run_id,
         is_growing=request.is_growing,
+        engine_choice=request.engine.value,
+        is_reproducible=request.is_reproducible,
     )
     session.add(batch)
     session.flush()

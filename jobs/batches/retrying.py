@@ -23,7 +23,15 @@ from jobs.lines.output_lines import line_id
 from jobs.lines.reading import iter_lines
 from jobs.partitions import batch_day
 from jobs.settings import MIB, Settings
-from jobs.states import TERMINAL_BATCH_STATES, AskedPriority, BatchState, InvalidLines, Priority, UncoveredLines
+from jobs.states import (
+    TERMINAL_BATCH_STATES,
+    AskedPriority,
+    BatchState,
+    EngineChoice,
+    InvalidLines,
+    Priority,
+    UncoveredLines,
+)
 from jobs.storage import Storage
 from jobs.tables import Batch, Result, Tenant
 
@@ -72,6 +80,8 @@ def wish(
         priority=priority or _asked(batch),
         invalid_lines=InvalidLines(batch.invalid_lines),
         uncovered_lines=UncoveredLines(batch.uncovered_lines),
+        engine=EngineChoice(batch.engine_choice),
+        is_reproducible=batch.is_reproducible,
         idempotency_key=idempotency_key,
         trace_context=trace_context,
         retry_count=retry_count,

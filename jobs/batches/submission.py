@@ -15,7 +15,7 @@ from jobs.errors import InputError, TooLargeError
 from jobs.files import MAX_EXPIRY_SECONDS, MIN_EXPIRY_SECONDS, Purpose
 from jobs.lines.endpoints import require_endpoint
 from jobs.settings import Settings
-from jobs.states import AskedPriority, InvalidLines, UncoveredLines
+from jobs.states import AskedPriority, EngineChoice, InvalidLines, UncoveredLines
 from jobs.tables import File
 
 MAX_NAME = 200
@@ -49,6 +49,9 @@ class CreateBatch:
     uncovered_lines: UncoveredLines = UncoveredLines.WAIT
     made_from: str | None = None
     """What the input was made from where it was not uploaded, or its digest: it replaces the file in `fingerprint`."""
+    engine: EngineChoice = EngineChoice.SAME
+    is_reproducible: bool = False
+    """Whether only an engine may answer that promises the same bits for the same line."""
     retry_of: str | None = None
     """The id of the batch whose failed lines these are."""
     after: str | None = None
@@ -75,9 +78,9 @@ class CreateBatch:
     def fingerprint(self) -> str:
         """Return a hash of the request, equal for a repeated call."""
         values = {name: value for name, value in asdict(self).items() if name not in _NOT_IN_FINGERPRINT}
-        for name in ("after", "name"):
-            if values[name] is None:
-                del values[name]  # an absent field is left out, so that new fields leave other calls' hashes unchanged
+        # An absent field is left out, so that new fields leave other calls' hashes unchanged.
+        absent = {"after": None, "name": None, "engine": EngineChoice.SAME, "is_reproducible": False}
+        values = {name: value for name, value in values.items() if name not in absent or value != absent[name]}
         if self.made_from is not None:
             values["input_file_id"] = self.made_from
         return hashlib.sha256(orjson.dumps(values, option=orjson.OPT_SORT_KEYS)).hexdigest()
@@ -92,6 +95,12 @@ def check_request(request: CreateBatch) -> None:
         raise InputError(
             f"Invalid output_expires_after: {seconds} seconds. Give {MIN_EXPIRY_SECONDS} to {MAX_EXPIRY_SECONDS}.",
             param="output_expires_after.seconds",
+            code="invalid_value",
+        )
+    if request.is_reproducible and request.engine is EngineChoice.ANY:
+        raise InputError(
+            "A batch that is to be reproducible has one engine, and engine is 'any'. Leave one of them out.",
+            param="engine",
             code="invalid_value",
         )
     key = request.idempotency_key

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import Interval, Text, any_, bindparam, case, false, func, select, text, update
-from sqlalchemy.dialects.postgresql import ARRAY, insert
+from sqlalchemy import Interval, bindparam, case, false, func, select, text, update
+from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
 from jobs.engines import able, served
@@ -54,7 +54,6 @@ def register(
         "stopped_at": None,
         "num_tokens": 0,
         "speed": None,
-        "is_spill": engine.is_spill,
         **_of_engine(engine),
     }
     row = insert(Worker).values(id=worker_id, **values)
@@ -126,6 +125,16 @@ def heartbeat(
     return Beat(is_known=beaten is not None, is_draining=beaten is not None and beaten.draining_at is not None)
 
 
+def engine_of(worker: Any) -> ServingEngine:
+    """Return the engine of a worker's row."""
+    return ServingEngine(
+        kind=worker.engine,
+        version=worker.engine_version,
+        dtype=worker.engine_dtype,
+        meets=Need(worker.meets),
+    )
+
+
 def out_reason_of(worker: Worker) -> str | None:
     """Return why a worker has stopped claiming on its own; None where it has not."""
     reason: str | None = (worker.engine_stats or {}).get(OUT_REASON)
@@ -187,29 +196,19 @@ def waits_for(session: Session, batches: Sequence[Batch], *, within: timedelta =
 
     A worker drained by an operator finishes its chunks and claims none.
     """
-    rows = session.execute(_SERVING, {"within": within})
-    serving: dict[str | None, bool] = {row.model: row.takes_up for row in rows}
+    serving: dict[str | None, list[ServingEngine]] = {}
+    for row in session.execute(_SERVING, {"within": within}):
+        serving.setdefault(row.model, []).extend([engine_of(row)] if row.takes_up else [])
     lacking = [batch for batch in batches if batch.state == BatchState.IN_PROGRESS and not serving.get(batch.model)]
     drained = [batch.id for batch in lacking if batch.model in serving]
     leased = set(session.scalars(_HELD_BATCHES, {"ids": drained})) if drained else set()
     running = [batch for batch in batches if batch.state == BatchState.IN_PROGRESS and serving.get(batch.model)]
-    return _unable(session, running, within=within) | {
+    unable = ((batch.id, able.lacking(session, batch, serving[batch.model])) for batch in running)
+    return {batch_id: lack for batch_id, lack in unable if lack is not None} | {
         batch.id: _drained(batch) if batch.model in serving else _unserved(batch)
         for batch in lacking
         if batch.id not in leased
     }
-
-
-def _unable(session: Session, batches: Sequence[Batch], *, within: timedelta) -> dict[str, str]:
-    """Return what batches lack whose model is served, but not by an engine that can run all their lines."""
-    models = {batch.model for batch in batches}
-    engines: dict[str, list[ServingEngine]] = {}
-    for row in session.execute(_ENGINES, {"models": sorted(filter(None, models)), "within": within}):
-        meets = Need(row.meets)
-        engine = ServingEngine(kind=row.engine, version=row.engine_version, dtype=row.engine_dtype, meets=meets)
-        engines.setdefault(row.model, []).append(engine)
-    found = ((batch.id, able.lacking(session, batch, engines.get(batch.model or "", ()))) for batch in batches)
-    return {batch_id: lack for batch_id, lack in found if lack is not None}
 
 
 def _drained(batch: Batch) -> str:
@@ -257,17 +256,13 @@ _LONGEST = (
 )
 _LIVE_MODELS = select(Worker.model).where(_IS_LIVE, ~func.coalesce(_IS_OUT, false())).distinct().order_by(Worker.model)
 
-# By model, whether one of its workers claims chunks; models whose workers have all stopped claiming are left out.
+# The engines of each model, and whether one of their workers claims chunks; those that have stopped claiming on their
+# own are left out.
+_SERVED_BY = (Worker.model, Worker.engine, Worker.engine_version, Worker.engine_dtype, Worker.meets)
 _SERVING = (
-    select(Worker.model, func.bool_or(Worker.draining_at.is_(None)).label("takes_up"))
+    select(*_SERVED_BY, func.bool_or(Worker.draining_at.is_(None)).label("takes_up"))
     .where(_IS_LIVE, ~func.coalesce(_IS_OUT, false()))
-    .group_by(Worker.model)
-)
-_ENGINES = (
-    select(Worker.model, Worker.engine, Worker.engine_version, Worker.engine_dtype, Worker.meets)
-    .where(_IS_LIVE, ~func.coalesce(_IS_OUT, false()), Worker.draining_at.is_(None))
-    .where(Worker.model == any_(bindparam("models", type_=ARRAY(Text))))
-    .distinct()
+    .group_by(*_SERVED_BY)
 )
 _HELD_BATCHES = text("""
     SELECT DISTINCT batch_id FROM chunk WHERE batch_id = ANY(CAST(:ids AS text[])) AND state = 'leased'

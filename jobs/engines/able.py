@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 from sqlalchemy import text
 from sqlalchemy.orm import Session
@@ -15,7 +16,7 @@ from jobs.tables import Batch
 
 def lacking(session: Session, batch: Batch, engines: Sequence[ServingEngine]) -> str | None:
     """Return what a batch lacks among the running engines of its model; None if each line has one that can run it."""
-    may_answer = [engine for engine in engines if _may_answer(batch, engine)]
+    may_answer = [engine for engine in engines if may_answer_batch(batch, engine)]
     if not may_answer:
         return _of_kind(batch, engines)
     if any(Need(batch.needs) in engine.meets for engine in may_answer):
@@ -25,7 +26,20 @@ def lacking(session: Session, batch: Batch, engines: Sequence[ServingEngine]) ->
     return None if needs is None else _of_needs(Need(needs), may_answer)
 
 
-def _may_answer(batch: Batch, engine: ServingEngine) -> bool:
+class Bound(Protocol):
+    """What a batch says of the engines that may answer it."""
+
+    @property
+    def engine(self) -> str | None: ...
+    @property
+    def engine_dtype(self) -> str | None: ...
+    @property
+    def engine_choice(self) -> str: ...
+    @property
+    def is_reproducible(self) -> bool: ...
+
+
+def may_answer_batch(batch: Bound, engine: ServingEngine) -> bool:
     """Return the same as `fits.BATCH`."""
     if batch.is_reproducible and not engine.is_own:
         return False

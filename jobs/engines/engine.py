@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from jobs.lines.needs import NOTHING, Need
 
@@ -24,12 +25,20 @@ class ServingEngine:
     """Of its computation; None where unknown."""
     meets: Need = EVERYTHING
     """Only chunks that need nothing else are claimed."""
-    is_spill: bool = False
-    """Whether it takes only lines that the others cannot end in time."""
 
     @property
     def is_own(self) -> bool:
         return self.kind == OWN
+
+    def wire(self) -> dict[str, str | None]:
+        """Return the field `engine` of a result."""
+        dtype = {} if self.dtype is None else {"dtype": self.dtype}
+        return {"name": self.kind, "version": self.version, **dtype}
+
+    def may_share(self, body: Mapping[str, Any]) -> bool:
+        """Return whether a result's body is of this kind and data type; of none, it is from before they were named."""
+        named = body.get("engine")
+        return not isinstance(named, dict) or (named.get("name"), named.get("dtype")) == (self.kind, self.dtype)
 
     @property
     def label(self) -> str:

@@ -98,7 +98,8 @@ def _outcomes(state: ModelState, seen: Seen, history: Mapping[str, History]) -> 
     by_id = {batch.load.batch_id: batch for batch in seen.batches}
     for expected in forecast([load_of(batch, state.rate) for batch in seen.batches]):
         batch, own = by_id[expected.batch_id], history[expected.batch_id]
-        left = None if batch.is_waiting else time_left(batch, expected, own, state.rate, num_workers=seen.num_workers)
+        num_workers = seen.num_workers if batch.num_workers is None else batch.num_workers
+        left = None if batch.is_waiting else time_left(batch, expected, own, state.rate, num_workers=num_workers)
         if left is None:
             yield Outcome(found=expected, history=replace(own, marks={}), seconds=None)
         else:

@@ -67,7 +67,8 @@ class Look:
     """0 where there is no earlier measurement, or it was too long ago."""
     tokens: float
     """Computed in that time, including tokens of unfinished lines."""
-    num_workers: int
+    num_workers: float
+    """In average ones: `speeds.as_workers`."""
     is_saturated: bool
     used_tokens: float
     """Of all ended lines of the open batches."""

@@ -62,6 +62,8 @@ class BatchSeen:
     """For room in a budget: its end is unknown."""
     history: History | None
     """None at its first measurement."""
+    num_workers: float | None = None
+    """Workers that may run its lines, in average ones; None: all of its model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +83,7 @@ class Seen:
     """Since the last measurement; 0 where there was none, or too long ago."""
     ended_tokens: float
     """Used since then by ended lines, without cached tokens."""
-    num_workers: int
+    num_workers: float
+    """In average ones: `speeds.as_workers`."""
     batches: Sequence[BatchSeen]
     ended: Sequence[Ended] = ()

@@ -5,12 +5,12 @@ Costs as much as there is open work, like the count for `/metrics`; the result i
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
-from sqlalchemy import text
+from sqlalchemy import text, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
@@ -18,15 +18,19 @@ from jobs.chunks import fleet
 from jobs.chunks.fleet import live_workers
 from jobs.chunks.recording import copy_rows
 from jobs.database import advisory_lock
+from jobs.engines import able
+from jobs.engines.engine import ServingEngine
 from jobs.forecasts import keeping, risks
 from jobs.forecasts.finish_times import BatchLoad
 from jobs.forecasts.looks import ModelState, Outcome, look
 from jobs.forecasts.rates import Rate, aged
 from jobs.forecasts.seen import BatchSeen, Ended, Seen
 from jobs.forecasts.sentences import standing
+from jobs.forecasts.speeds import WorkerCount, as_workers, measure
 from jobs.forecasts.time_left import load_of
+from jobs.lines.needs import Need
 from jobs.states import Priority
-from jobs.tables import ServingRate
+from jobs.tables import ServingRate, Worker
 
 
 def take(session: Session) -> int:
@@ -39,14 +43,17 @@ def take(session: Session) -> int:
     ended: dict[str, list[Ended]] = defaultdict(list)
     for row in session.execute(_ENDED).all():
         ended[row.model].append(Ended(history=keeping.history_of(row.told), ended_at=float(row.ended_at)))
-    num_workers = Counter(worker.model for worker in live_workers(session))
+    workers: dict[str, list[Worker]] = defaultdict(list)
+    for worker in live_workers(session):
+        workers[worker.model].append(worker)
     ledger_id = session.scalar(_LAST_ENTRY) or 0
     rows_to_store: list[tuple[Any, ...]] = []
-    for model in sorted(by_model.keys() | num_workers.keys() | ended.keys()):
+    for model in sorted(by_model.keys() | workers.keys() | ended.keys()):
         rows = by_model[model]
-        found = _Found(rows=rows, ended=ended[model], num_workers=num_workers[model], ledger_id=ledger_id)
+        own = _measured(session, workers[model], is_saturated=any(row.ready_lines for row in rows))
+        found = _Found(rows=rows, ended=ended[model], workers=own, ledger_id=ledger_id)
         state, outcomes = _look(session, model, found)
-        rows_to_store.extend(_rows(outcomes, state.rate, num_workers=num_workers[model]))
+        rows_to_store.extend(_rows(outcomes, state.rate, workers=own))
     session.execute(text("DELETE FROM forecast"))
     copy_rows(session, _COPY, rows_to_store)
     risks.warn(session)  # last, as it locks batches
@@ -60,6 +67,13 @@ class ModelQueue:
     loads: Sequence[BatchLoad]
     rate: Rate
     num_workers: int
+    worth: float
+    """Of these workers, in average ones."""
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Return the speed of all workers together; None where it was not measured."""
+        return None if self.rate.tokens_per_second is None else self.rate.tokens_per_second * self.worth
 
 
 def queue_of(session: Session, model: str) -> ModelQueue:
@@ -67,8 +81,48 @@ def queue_of(session: Session, model: str) -> ModelQueue:
     rate_row = session.execute(_RATE, {"model": model}).one_or_none()
     rate = Rate() if rate_row is None else aged(keeping.state_of(rate_row).rate, float(rate_row.seconds))
     rows = session.execute(_OPEN_BATCHES, _open_ones(model)).all()
-    num_workers = len(live_workers(session, model=model))
-    return ModelQueue(loads=[load_of(_seen(row), rate) for row in rows], rate=rate, num_workers=num_workers)
+    workers = [_Running.of(worker) for worker in live_workers(session, model=model)]
+    return ModelQueue(
+        loads=[load_of(_seen(row), rate) for row in rows],
+        rate=rate,
+        num_workers=len(workers),
+        worth=_worth(workers, rate),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Running:
+    """A live worker: what it can run, and how fast."""
+
+    engine: ServingEngine
+    tokens_per_second: float | None
+
+    @classmethod
+    def of(cls, worker: Worker) -> Self:
+        return cls(engine=fleet.engine_of(worker), tokens_per_second=(worker.speed or {}).get("tokens_per_second"))
+
+
+def _measured(session: Session, workers: Sequence[Worker], *, is_saturated: bool) -> list[_Running]:
+    """Measure the workers of a model, and store their speeds."""
+    now = float(session.execute(_NOW).scalar_one())
+    running = []
+    for worker in workers:
+        num_running = sum(int(lines) for lines, _ in worker.running_lines.values())
+        seen = WorkerCount(id=worker.id, num_tokens=worker.num_tokens, running_lines=num_running, before=worker.speed)
+        speed = measure(seen, now=now, is_saturated=is_saturated)
+        session.execute(update(Worker).where(Worker.id == worker.id).values(speed=speed.state))
+        running.append(_Running(engine=fleet.engine_of(worker), tokens_per_second=speed.tokens_per_second))
+    return running
+
+
+def _worth(workers: Sequence[_Running], rate: Rate) -> float:
+    return as_workers([worker.tokens_per_second for worker in workers], average=rate.tokens_per_second)
+
+
+def _able(row: Any, workers: Sequence[_Running]) -> list[_Running]:
+    """Return the workers that may run an open batch: all its lines, or at least some where none may run all."""
+    some = [worker for worker in workers if able.may_answer_batch(row, worker.engine)]
+    return [worker for worker in some if Need(row.needs) in worker.engine.meets] or some
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +131,7 @@ class _Found:
 
     rows: Sequence[Any]
     ended: Sequence[Ended]
-    num_workers: int
+    workers: Sequence[_Running]
     ledger_id: int
     """The last entry of the ledger: later entries belong to the next measurement."""
 
@@ -95,8 +149,8 @@ def _look(session: Session, model: str, found: _Found) -> tuple[ModelState, Sequ
         now=float(session.execute(_NOW).scalar_one()),
         seconds=seconds,
         ended_tokens=float(session.execute(_FINISHED, values).scalar_one()),
-        num_workers=found.num_workers,
-        batches=[_seen(row) for row in found.rows],
+        num_workers=_worth(found.workers, before.rate),
+        batches=[_seen(row, num_workers=_worth(_able(row, found.workers), before.rate)) for row in found.rows],
         ended=found.ended,
     )
     state, outcomes = look(before, seen)
@@ -106,9 +160,9 @@ def _look(session: Session, model: str, found: _Found) -> tuple[ModelState, Sequ
     return state, outcomes
 
 
-def _rows(outcomes: Sequence[Outcome], rate: Rate, *, num_workers: int) -> list[tuple[Any, ...]]:
+def _rows(outcomes: Sequence[Outcome], rate: Rate, *, workers: Sequence[_Running]) -> list[tuple[Any, ...]]:
     """Return the stored values of each batch of a model, in the order of the columns."""
-    speed = None if rate.tokens_per_second is None or not num_workers else rate.tokens_per_second * num_workers
+    speed = None if rate.tokens_per_second is None or not workers else rate.tokens_per_second * _worth(workers, rate)
     return [
         (
             outcome.found.batch_id,
@@ -116,7 +170,7 @@ def _rows(outcomes: Sequence[Outcome], rate: Rate, *, num_workers: int) -> list[
             outcome.seconds,
             outcome.earliest_seconds,
             outcome.latest_seconds,
-            standing(outcome.found, num_workers=num_workers, tokens_per_second=speed),
+            standing(outcome.found, num_workers=len(workers), tokens_per_second=speed),
             keeping.history_as_json(outcome.history),
         )
         for outcome in outcomes
@@ -127,7 +181,7 @@ def _open_ones(model: str | None) -> dict[str, object]:
     return {"model": model, "within": fleet.LIVE_WITHIN}
 
 
-def _seen(row: Any) -> BatchSeen:
+def _seen(row: Any, *, num_workers: float | None = None) -> BatchSeen:
     """Return the observations of an open batch.
 
     Some lines of open chunks are finished: the open ones are never more than the batch lacks.
@@ -158,6 +212,7 @@ def _seen(row: Any) -> BatchSeen:
         part_done=row.num_finished / max(row.num_requests, 1),
         is_waiting=row.waits_for_tokens is not None,
         history=None if row.told is None else keeping.history_of(row.told),
+        num_workers=num_workers,
     )
 
 
@@ -166,7 +221,7 @@ def _seen(row: Any) -> BatchSeen:
 _OPEN_BATCHES = text(f"""
     SELECT batch.id, batch.tenant_id, batch.model, batch.priority, batch.expires_at, batch.num_requests,
         batch.num_completed + batch.num_failed AS num_finished, batch.waits_for_tokens, batch.output_tokens,
-        batch.num_computed,
+        batch.num_computed, batch.needs, batch.engine, batch.engine_dtype, batch.engine_choice, batch.is_reproducible,
         batch.input_tokens - batch.cached_tokens + batch.output_tokens AS used,
         coalesce(file.num_requests, 0) AS file_requests,
         coalesce(file.estimated_input_tokens, 0) AS estimated_input_tokens,

@@ -77,7 +77,7 @@ def load_of(batch: BatchSeen, rate: Rate) -> BatchLoad:
 
 
 def time_left(
-    batch: BatchSeen, expected: Forecast, history: History, rate: Rate, *, num_workers: int
+    batch: BatchSeen, expected: Forecast, history: History, rate: Rate, *, num_workers: float
 ) -> TimeLeft | None:
     """Return the remaining time of a batch; None where unknown."""
     last = _seconds_of_last_lines(batch, history, rate)

@@ -10,6 +10,7 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from jobs.chunks.fleet import LIVE_WITHIN
+from jobs.engines.engine import label
 from jobs.lines.document_bodies import PREPARE_MODEL
 
 LOST_FOR = timedelta(hours=1)
@@ -46,6 +47,12 @@ class WorkerSeen:
     prefix_hits: float | None
     """Share of looked-up prompt tokens found in the prefix cache; None where none were looked up."""
     max_model_len: int
+    engine: str
+    engine_version: str | None
+
+    @property
+    def engine_label(self) -> str:
+        return label(self.engine, self.engine_version)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +141,7 @@ _ORDER = "is_live, worker.model, started_at, worker.id"
 _WORKERS = text(f"""
     SELECT worker.id AS worker_id, worker.model, hostname, pid, is_live,
         draining_at IS NOT NULL AS is_draining, engine_stats ->> 'out_reason' AS out_reason,
-        started_at, heartbeat_at, max_model_len,
+        started_at, heartbeat_at, max_model_len, engine, engine_version,
         num_leased, max_chunks AS num_slots,
         {_RUNNING} AS num_running, {_told("num_requests_waiting", "bigint")} AS num_waiting, {_CACHE_USE} AS cache_use,
         {_told("prefix_cache_hits_total", "double precision")}

@@ -57,7 +57,6 @@ class Worker(Base):
     meets: Mapped[int] = mapped_column(server_default="0")  # `jobs.lines.needs.Need`
     num_tokens: Mapped[int] = mapped_column(server_default="0")  # computed since it started
     speed: Mapped[dict[str, Any] | None]  # as measured by `jobs.forecasts`
-    is_spill: Mapped[bool] = mapped_column(server_default="false")  # only for lines that others cannot end in time
 
 
 class ServedEngine(Base):

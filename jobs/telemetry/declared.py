@@ -89,11 +89,19 @@ WORKERS_OUT = gauge(
     "reason",
     alert="`tokenmill_workers_out > 0`: check its device and its model's files, then `tokenmill workers resume`",
 )
+WORKER_ENGINE = gauge(
+    "worker_engine",
+    "1 for each live worker, with the kind of its engine (`tokenmill` is ours) and its version.",
+    "model",
+    "worker",
+    "engine",
+    "version",
+)
 WORKER_SLOTS = gauge("worker_slots", "Most chunks that the live workers keep open.", "model")
 
 QUEUE = (
     *(DATABASE_UP, STORAGE_UP, STORAGE_FULL, BATCHES, CHUNKS, CHUNK_LINES, CHUNK_TOKENS, CHUNK_OLDEST, QUEUE_END),
-    *(TOKENS_SPENT, TOKENS_RESERVED, QUEUE_COUNTED, WORKERS, WORKERS_OUT, WORKER_SLOTS),
+    *(TOKENS_SPENT, TOKENS_RESERVED, QUEUE_COUNTED, WORKERS, WORKERS_OUT, WORKER_ENGINE, WORKER_SLOTS),
 )
 
 TICK_SECONDS = timer("tick", "Ticks led by this dispatcher, from the lock to the last hint.")

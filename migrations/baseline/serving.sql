@@ -109,7 +109,6 @@ CREATE TABLE worker (
     meets bigint DEFAULT '0' NOT NULL,
     num_tokens bigint DEFAULT '0' NOT NULL,
     speed jsonb,
-    is_spill boolean DEFAULT 'false' NOT NULL,
     CONSTRAINT worker_pkey PRIMARY KEY (id)
 );
 CREATE INDEX worker_live_idx ON worker (model) WHERE stopped_at IS NULL;

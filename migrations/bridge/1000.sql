@@ -83,8 +83,7 @@ ALTER TABLE batch ADD COLUMN needs bigint DEFAULT '0' NOT NULL, ADD COLUMN engin
     ADD CONSTRAINT batch_engine_choice_check CHECK (engine_choice IN ('same', 'any'));
 ALTER TABLE worker ADD COLUMN engine text DEFAULT 'tokenmill' NOT NULL, ADD COLUMN engine_version text,
     ADD COLUMN engine_dtype text, ADD COLUMN meets bigint DEFAULT '0' NOT NULL,
-    ADD COLUMN num_tokens bigint DEFAULT '0' NOT NULL, ADD COLUMN speed jsonb,
-    ADD COLUMN is_spill boolean DEFAULT 'false' NOT NULL;
+    ADD COLUMN num_tokens bigint DEFAULT '0' NOT NULL, ADD COLUMN speed jsonb;
 CREATE TABLE served_engine (
     model text NOT NULL,
     kind text NOT NULL,

@@ -52,7 +52,7 @@ def test_a_batch_is_accepted_and_found_again(client: OpenAI, submit: Submit) -> 
 
 
 def test_our_extensions_ride_on_extra_body(client: OpenAI, submit: Submit) -> None:
-    wishes = {"priority": "urgent", "invalid_lines": "skip", "uncovered_lines": "fail"}
+    wishes = {"priority": "urgent", "invalid_lines": "skip", "uncovered_lines": "fail", "engine": "any"}
     batch = submit(client, extra_body=wishes)
     assert batch.model_extra is not None
     assert {name: batch.model_extra[name] for name in wishes} == wishes
@@ -61,7 +61,9 @@ def test_our_extensions_ride_on_extra_body(client: OpenAI, submit: Submit) -> No
         "priority": "normal",
         "invalid_lines": "fail",
         "uncovered_lines": "wait",
+        "engine": "same",
     }
+    assert submit(client, extra_body={"reproducible": True}).model_extra["reproducible"]  # type: ignore[index]
 
 
 def test_a_class_above_the_tenants_right_is_refused_and_never_lowered(
@@ -182,6 +184,8 @@ def test_an_input_in_use_cannot_be_deleted_and_the_client_does_not_insist(client
         ({"extra_body": {"priority": "asap"}}, "priority", "invalid_value"),
         ({"extra_body": {"invalid_lines": "ignore"}}, "invalid_lines", "invalid_value"),
         ({"extra_body": {"uncovered_lines": "skip"}}, "uncovered_lines", "invalid_value"),
+        ({"extra_body": {"engine": "vllm"}}, "engine", "invalid_value"),
+        ({"extra_body": {"engine": "any", "reproducible": True}}, "engine", "invalid_value"),
         ({"extra_body": {"colour": "red"}}, "colour", "unknown_parameter"),
         ({"extra_body": {"input_file_id": "file-none"}}, "input_file_id", "not_found"),
         ({"extra_body": {"input_file_id": 7}}, "input_file_id", "invalid_value"),

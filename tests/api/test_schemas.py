@@ -27,6 +27,9 @@ def a_batch(**columns: Any) -> Batch:
     zeros = dict.fromkeys((*counts, "cached_tokens", "output_tokens", "reasoning_tokens", "cost_picos"), 0)
     texts = {"endpoint": "/v1/completions", "completion_window": "24h", "priority": "normal", "invalid_lines": "fail"}
     texts["uncovered_lines"] = "wait"
+    texts["engine_choice"] = "same"
+    texts["engine"] = "vllm"
+    zeros["is_reproducible"] = False
     names = {"id": "batch_1", "input_file_id": "file_1", "state": "validating"}
     return Batch(**zeros | texts | names | {"created_at": MOMENT, "expires_at": MOMENT} | columns)
 
@@ -117,7 +120,8 @@ def test_a_batch_is_sent_in_the_order_of_the_contract_with_nulls() -> None:
         '"request_counts":{"total":0,"completed":0,"failed":0,"truncated":0},"usage":{"input_tokens":0,"input_tokens_details":'
         '{"cached_tokens":0},"output_tokens":0,"output_tokens_details":{"reasoning_tokens":0},"total_tokens":0},'
         '"metadata":{"z":"1","a":"ü"},"name":"papers","priority":"normal","invalid_lines":"fail",'
-        '"uncovered_lines":"wait","retry_of":null,"after":null,"filled_file_id":null,"cost_micros":0,"cost":"0.00","currency":"EUR",'
+        '"uncovered_lines":"wait",'
+        '"engine":"same","reproducible":false,"answered_by":"vllm","retry_of":null,"after":null,"filled_file_id":null,"cost_micros":0,"cost":"0.00","currency":"EUR",'
         f'"eta":{up},"eta_earliest":{up - 9},"eta_latest":{up + 9},"position":3,"running_lines":64,"waits_for":"w",'
         '"budget_warning":null}'
     )

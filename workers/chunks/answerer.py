@@ -103,6 +103,8 @@ class ChunkLines(ABC, Generic[L]):
     group_lines: int = GROUP_LINES
     group_seconds: float = GROUP_SECONDS
     may_put_off: bool = False
+    engine: ServingEngine = OWN_ENGINE
+    """What answers: only answers of its kind and data type are shared by identical lines."""
 
     def __init__(self, claim: ClaimedChunk, failures: FailureMaker) -> None:
         self.claim = claim

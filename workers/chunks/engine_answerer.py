@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import replace
-from importlib.metadata import version
 
 from engine.process.messages import EngineInfo
 from jobs.chunks.leasing import ClaimedChunk
@@ -35,7 +33,7 @@ class EngineAnswerer:
     def start(self, *, is_busy: Callable[[], bool]) -> int:
         info = self._host.start()
         self._parts = self._make_parts(info)
-        self._engine = replace(OWN_ENGINE, version=version("tokenmill"), dtype=info.dtype)
+        self._engine = self._parts.engine
         self._counter = InputCounter(self._parts, model=self._model, is_busy=is_busy)
         self._counter.start()
         log.info("engine ready device=%s dtype=%s products=%s", info.device, info.dtype, info.products)

@@ -47,6 +47,7 @@ class EngineLines(ChunkLines[PreparedLine]):
         super().__init__(claim, FailureMaker(claim.batch_id))
         self._parts = parts
         self.fingerprint = parts.model_fingerprint
+        self.engine = parts.engine
         self._runs: dict[int, LineRun] = {}  # by line_no
         self._scores = ChunkScores(parts.scores)
         self._decisions = EngineDecisions(parts.services.monotonic)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from jobs.engines.engine import OWN_ENGINE, ServingEngine
 from workers.answers import AnswerMaker
 from workers.chunks.scores import ScoreRoom
 from workers.chunks.services import Services
@@ -21,7 +22,8 @@ class EngineParts:
     answers: AnswerMaker
     tokenizer: Any
     model_fingerprint: str
-    """Fingerprint of the files that the engine loaded."""
+    """Fingerprint of the files that the engine loaded, and of its data type."""
+    engine: ServingEngine = OWN_ENGINE
     worker_time: WorkerTime = field(default_factory=WorkerTime)
     """Divided among the open chunks."""
     scores: ScoreRoom = field(default_factory=ScoreRoom)

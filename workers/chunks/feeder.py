@@ -14,6 +14,7 @@ from jobs.chunks import checkpoints, leasing, originals
 from jobs.chunks.leasing import ClaimedChunk
 from jobs.chunks.originals import Original
 from jobs.lines.body_checks import BodyError
+from jobs.lines.output_lines import answer_of
 from jobs.lines.reading import RawLine, custom_id_of
 from workers.chunks.answerer import L, Output
 from workers.chunks.copies import ChunkCopies
@@ -82,7 +83,9 @@ class ChunkFeeder(Generic[L]):
         self._starter.start()
 
     def _feed_copies_of(self, original: Original) -> None:
-        if original.answer is not None:
+        if original.answer is not None and not self._lines.engine.may_share(answer_of(original.answer)[1]):
+            self._feed_all(self._copies.pop_unanswered(original.line_no))
+        elif original.answer is not None:
             for raw in self._copies.pop_all(original.line_no):
                 self._results.copy(raw, original.answer)
                 if self._results.are_many:

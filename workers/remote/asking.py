@@ -91,10 +91,10 @@ class _Asker:
         findings: dict[str, Finding] = {}
         before = 0  # what was asked for all counts with the first
         for probe in probes:
-            seen = await self._seen(probe, facts)
-            if seen is None:
+            shown = await self._seen(probe, facts)
+            if shown is None:
                 break
-            findings[probe.name] = Finding(seen=seen, num_tokens=self.num_tokens - before)
+            findings[probe.name] = Finding(seen=shown, num_tokens=self.num_tokens - before)
             before = self.num_tokens
         return findings
 

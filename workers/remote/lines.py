@@ -104,6 +104,7 @@ class RemoteLines(ChunkLines[RemoteLine]):
         super().__init__(claim, FailureMaker(claim.batch_id))
         self._parts = parts
         self._number = number
+        self.engine = parts.abilities.engine
         self._meets = parts.abilities.meets  # as at the claim, which took only what they cover
         self._keys: dict[int, object] = {}  # calls of unfinished lines, by line_no
         self._time = ChunkTime()

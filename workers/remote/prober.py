@@ -40,11 +40,11 @@ _FIRST_LOOK_SECONDS = 3.0
 """Between looks as long as nothing is known of the server."""
 
 
-def first_abilities(identity: Identity, *, is_spill: bool = False) -> Abilities:
+def first_abilities(identity: Identity) -> Abilities:
     """Return what a server is taken for until its findings are read: what its dialect claims and no probe shows."""
     meets, _ = abilities(identity.dialect, {})
     kind, version = identity.dialect.kind, identity.version
-    return Abilities(ServingEngine(kind=kind, version=version, meets=meets, is_spill=is_spill))
+    return Abilities(ServingEngine(kind=kind, version=version, meets=meets))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,19 +19,21 @@ WorkerId = Annotated[str, typer.Argument(metavar="WORKER", help="Id, as `workers
 def workers_list(data_dir: DataDirOption = None) -> None:
     """List the live workers, oldest first."""
     from jobs.chunks.fleet import live_workers, out_reason_of
+    from jobs.engines.engine import label
 
     with admin_transaction(data_dir) as session:
         rows = [
             (
                 worker.id,
                 shown_model(worker.model),
+                label(worker.engine, worker.engine_version),
                 worker.started_at,
                 worker.draining_at,
                 out_reason_of(worker) or "",
             )
             for worker in live_workers(session)
         ]
-    print_table(("id", "model", "started", "draining since", "out, because"), rows)
+    print_table(("id", "model", "engine", "started", "draining since", "out, because"), rows)
 
 
 @app.command("drain")

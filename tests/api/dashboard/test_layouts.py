@@ -52,6 +52,8 @@ WORKER = WorkerSeen(
     cache_use=0.0,
     prefix_hits=None,
     max_model_len=100,
+    engine="tokenmill",
+    engine_version=None,
 )
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from jobs.batches.submission import CreateBatch, check_metadata, check_request
 from jobs.call_limits import MAX_WINDOW, MIN_WINDOW, parse_window
 from jobs.errors import InputError
-from jobs.states import InvalidLines, Priority
+from jobs.states import EngineChoice, InvalidLines, Priority
 
 PLAIN: dict[str, Any] = {"input_file_id": "file_1", "endpoint": "/v1/completions", "completion_window": "24h"}
 
@@ -77,7 +77,7 @@ def test_an_idempotency_key_has_1_to_255_characters(key: str) -> None:
     [
         {"input_file_id": "file_2"}, {"endpoint": "/v1/chat/completions"}, {"completion_window": "2h"},
         {"metadata": {"a": "b"}}, {"output_expires_after_seconds": 3600}, {"priority": Priority.BULK},
-        {"invalid_lines": InvalidLines.SKIP},
+        {"invalid_lines": InvalidLines.SKIP}, {"engine": EngineChoice.ANY}, {"is_reproducible": True},
     ],
 )  # fmt: skip
 def test_the_fingerprint_tells_every_wish_apart(change: dict[str, Any]) -> None:

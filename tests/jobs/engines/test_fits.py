@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -12,8 +13,9 @@ from sqlalchemy.orm import Session
 
 from jobs.batches.growth import adding
 from jobs.chunks import claiming, fleet, leasing, ready_queues
+from jobs.chunks.fair_order import AGE_OF_NORMAL
 from jobs.chunks.leasing import ClaimedChunk, OtherEngineError
-from jobs.engines import served
+from jobs.engines import fits, served
 from jobs.engines.engine import EVERYTHING, OWN_ENGINE, ServingEngine
 from jobs.lines.needs import NOTHING, Need
 from jobs.storage import Storage
@@ -270,6 +272,41 @@ def test_a_reproducible_batch_is_refused_where_only_engines_of_others_serve_its_
     assert (refused.errors[0]["code"], refused.errors[0]["param"]) == ("unsupported_parameter", "reproducible")
     start(session, OWN_ENGINE)
     assert run(plain(1), is_reproducible=True).state == "in_progress"
+
+
+def test_chunks_of_a_batch_for_another_kind_are_not_read_one_by_one(session: Session, run: Run) -> None:
+    """20,000 chunks with an earlier deadline stand before the only one that it may claim."""
+    for engine in (PLAIN, VLLM):
+        start(session, engine)
+    bound, own = run(plain(1)), run(plain(1))
+    bound.engine = "ollama"
+    session.flush()
+    session.execute(
+        text("""
+            INSERT INTO chunk (batch_id, tenant_id, model, priority, expires_at, first_line, num_lines, num_requests,
+                byte_start, byte_end, estimated_tokens)
+            SELECT batch_id, tenant_id, model, priority, expires_at, 0, 1, 1, 0, 1, 1
+            FROM chunk, generate_series(1, 20000) WHERE batch_id = :id
+        """),
+        {"id": bound.id},
+    )
+    values = {
+        "model": "m",
+        "limit": 8,
+        "classes": ["normal"],
+        "num_present": 0,
+        "ages": AGE_OF_NORMAL,
+        "min_fetched": 4,
+        "again": timedelta(days=-1),
+        "urgent_tokens": None,
+        **fits.values_of(VLLM),
+    }
+    plan = session.scalar(text("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + str(ready_queues._READ_FITTING)), values)
+    assert isinstance(plan, list)
+    assert plan[0]["Plan"]["Shared Hit Blocks"] + plan[0]["Plan"]["Shared Read Blocks"] < 150
+    claimed = claim(session, VLLM)
+    assert claimed is not None
+    assert claimed.batch_id == own.id
 
 
 # --- what a batch waits for ---

@@ -15,9 +15,11 @@ from jobs.accounts import tenants
 from jobs.audit.audit import audit
 from jobs.batches import lifecycle
 from jobs.chunks import originals
+from jobs.engines.engine import ServingEngine
 from jobs.settings import Settings
 from jobs.tables import Tenant
 from tests.workers.chunks.builders import CHUNKS, RESULTS, Bench, FakeHost, MakeLine, SubmitLines
+from workers.answers import AnswerMaker
 
 BILLED = "SELECT line_no, output_tokens::int FROM result ORDER BY line_no"
 
@@ -107,6 +109,22 @@ def test_long_answers_are_computed_and_billed_for_each_line(
     host.answer(3)
     bench.join()
     assert bench.rows(BILLED) == [(number, 2) for number in range(6)]
+
+
+def test_an_answer_is_shared_within_one_kind_of_engine_and_data_type(
+    bench: Bench, host: FakeHost, submit_valid: SubmitLines, same: MakeLine, tokenizer: Any
+) -> None:
+    """The second chunk has one line computed for its three; each answer names the engine that gave it."""
+    submit_valid([same(number) for number in range(6)])
+    host.instant = True
+    for dtype in ("float32", "bfloat16"):
+        engine = ServingEngine(version="0.2.0", dtype=dtype)
+        bench.change_parts(engine=engine, answers=AnswerMaker(tokenizer, model="demo", engine=engine))
+        run_all(bench, 1)
+    named = [answer["response"]["body"]["engine"] for answer in answers(bench)]
+    assert [one["dtype"] for one in named] == ["float32"] * 3 + ["bfloat16"] * 3
+    assert named[0] == {"name": "tokenmill", "version": "0.2.0", "dtype": "float32"}
+    assert len(host.prompts) == 2
 
 
 def test_no_answer_goes_to_another_batch_or_tenant(

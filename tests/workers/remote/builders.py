@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -11,7 +12,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from jobs.chunks import claiming
 from jobs.chunks.leasing import ClaimedChunk
-from jobs.engines.engine import ServingEngine
+from jobs.engines.engine import EVERYTHING, ServingEngine
 from jobs.settings import Settings
 from jobs.storage import Storage
 from jobs.telemetry.declared import WORKER
@@ -52,6 +53,7 @@ class Post:
         )
         self.answerer: RemoteAnswerer | None = None
         self.caller: Caller | None = None
+        self.abilities = Abilities(ServingEngine(kind="vllm"))
         self._threads: list[threading.Thread] = []
 
     def open(
@@ -68,13 +70,13 @@ class Post:
         identity = identity or Identity(dialect=dialect, version="9.9", model="served")
         address = Address(url=self.url, key=key)
         self.caller = Caller(address, Pace(start=seats, most=seats), chat_check(identity), patience=patience)
+        engine = ServingEngine(kind=identity.dialect.kind, version=identity.version, meets=identity.dialect.meets)
+        self.abilities = Abilities(engine)
         parts = RemoteParts(
             services=self.services,
             caller=self.caller,
             identity=identity,
-            abilities=Abilities(
-                ServingEngine(kind=identity.dialect.kind, version=identity.version, meets=identity.dialect.meets)
-            ),
+            abilities=self.abilities,
             sizes=sizes or ByteSizes(max_model_len=CONTEXT),
             model="demo",
             answers_as=answers_as,
@@ -84,8 +86,10 @@ class Post:
         return self.answerer
 
     def claim(self) -> ClaimedChunk:
+        """Claim the next chunk, whatever its lines need."""
+        engine = replace(self.abilities.engine, meets=EVERYTHING)
         with self.maker.begin() as session:
-            claim = claiming.claim_next(session, model="demo", worker_id="w", lease=self.settings.lease)
+            claim = claiming.claim_next(session, model="demo", worker_id="w", lease=self.settings.lease, engine=engine)
         assert claim is not None, "no chunk is ready"
         return claim
 

@@ -43,6 +43,19 @@ def test_every_line_is_answered_and_billed_once_as_the_server_counted(
     assert body["choices"][0]["message"].keys() == {"role", "content"}
 
 
+def test_an_engine_that_changes_its_version_under_a_batch_goes_on_and_each_answer_names_its_own(
+    post: Post, submit_valid: SubmitLines, line: MakeLine
+) -> None:
+    submit_valid([line(number) for number in range(2 * post.settings.chunk_lines)])
+    post.open()
+    for version in ("9.9", "10.0"):
+        post.abilities.engine = replace(post.abilities.engine, version=version)
+        assert post.run_next()
+    versions = [body["engine"]["version"] for body in post.bodies().values()]
+    assert versions == ["9.9"] * post.settings.chunk_lines + ["10.0"] * post.settings.chunk_lines
+    assert post.rows("SELECT engine, num_completed FROM batch") == [("vllm", len(versions))]
+
+
 def test_the_server_gets_its_own_model_name_and_no_defaults_of_its_own(
     post: Post, server: FakeServer, submit_valid: SubmitLines, line: MakeLine
 ) -> None:
