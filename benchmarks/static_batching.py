@@ -66,8 +66,9 @@ class StaticScheduler(Scheduler):
     def finish(self, sequence: Sequence) -> None:
         """End a sequence; its blocks are freed with those of its batch."""
         self.forecast.observe(sequence)
-        self._running.remove(sequence)
-        self._filler_of[sequence] = _filler(sequence)
+        self._roster.stop(sequence)
+        self._filler_of[sequence] = filler = _filler(sequence)
+        self._pass_seat_on(sequence, filler)
         self._roster.forget(sequence)
         self._end_batch_if_done()
 
@@ -77,8 +78,7 @@ class StaticScheduler(Scheduler):
             self._form_batch()
         plan = self.last_plan = StepPlan()
         self._schedule_running(plan, self._running, self.config.max_num_batched_tokens - len(self._filler_of))
-        for filler in self._filler_of.values():
-            plan.add(filler, 1)
+        self._add(plan, [(filler, 1) for filler in self._filler_of.values()])
         return plan
 
     def draft_room(self) -> int:
@@ -87,7 +87,7 @@ class StaticScheduler(Scheduler):
 
     def advance(self, plan: StepPlan) -> None:
         """Record that the plan's tokens are computed, without those of fillers."""
-        super().advance(_without_fillers(plan, len(self._filler_of)))
+        super().advance(plan.leading(len(plan.sequences) - len(self._filler_of)))
 
     def _form_batch(self) -> None:
         """Seat as many sequences as there is room for; their prompts may take several steps."""
@@ -98,14 +98,21 @@ class StaticScheduler(Scheduler):
                 return
             self._roster.start(sequence, shared, position)
 
+    def _pass_seat_on(self, sequence: Sequence, filler: Sequence) -> None:
+        seat, num_blocks, num_published = sequence.seat, sequence.num_blocks, sequence.num_published_blocks
+        assert seat is not None, "the sequence has no seat"
+        self.seat_table.leave(sequence)
+        self.seat_table.take(seat.row, filler, chain_position=seat.chain_position)
+        filler.num_blocks, filler.num_published_blocks = num_blocks, num_published
+
     def _end_batch_if_done(self) -> None:
         if not self._running:
-            for sequence in self._filler_of:
-                self._seats.leave(sequence)
+            for filler in self._filler_of.values():
+                self._seats.leave(filler)
             self._filler_of.clear()
 
     def _seated(self) -> list[Sequence]:
-        return [*self._running, *self._filler_of]
+        return [*self._running, *self._filler_of.values()]
 
 
 class _WholeOutputGate(Gate):
@@ -116,7 +123,7 @@ class _WholeOutputGate(Gate):
 
 
 def _filler(sequence: Sequence) -> Sequence:
-    """Return a sequence that recomputes the last computed token of a finished one, in its seat."""
+    """Return a sequence that recomputes the last computed token of a finished one, for its seat."""
     request = Request(
         request_id=sequence.request.request_id,
         prompt_token_ids=sequence.token_ids[: sequence.num_computed_tokens],
@@ -127,18 +134,6 @@ def _filler(sequence: Sequence) -> Sequence:
         arrival=sequence.request.arrival,
     )
     filler = Sequence(request, sequence.index, sequence.chain)
-    filler.seat = sequence.seat
     filler.num_computed_tokens = filler.num_tokens - 1
     filler.num_cached_tokens = sequence.num_cached_tokens
     return filler
-
-
-def _without_fillers(plan: StepPlan, num_fillers: int) -> StepPlan:
-    """Return a step's plan without its last rows."""
-    count = len(plan.sequences) - num_fillers
-    return StepPlan(
-        sequences=plan.sequences[:count],
-        starts=plan.starts[:count],
-        counts=plan.counts[:count],
-        num_sampled=plan.num_sampled[:count],
-    )

@@ -47,7 +47,7 @@ def assemble(config: ResolvedConfig, runner: StepRunner, *, scheduler_type: type
             recorder=recorder,
             loop=StepLoop(
                 scheduler,
-                ModelCompute(runner, recorder, scheduler.block_tables),
+                ModelCompute(runner, recorder, scheduler.seat_table),
                 overlaps=config.overlap,
                 drafter=make_drafter(config.asked),
             ),

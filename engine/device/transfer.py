@@ -53,14 +53,13 @@ class Download:
             self._done = torch.cuda.Event()  # type: ignore[no-untyped-call]
             self._done.record()
         else:
-            self._lists = [tensor.tolist() for tensor in tensors]
+            self._copies = [tensor.clone() for tensor in tensors]
 
-    def read(self) -> list[list[Any]]:
-        """Wait for the copies and return each tensor as a list."""
+    def read(self) -> list[npt.NDArray[Any]]:
+        """Wait for the copies and return them."""
         if self._done is not None:
             self._done.synchronize()
-            self._lists = [copy.tolist() for copy in self._copies]
-        return self._lists
+        return [copy.numpy() for copy in self._copies]
 
 
 def _dtype(array: npt.NDArray[Any]) -> torch.dtype:

@@ -64,14 +64,15 @@ class MaskWriter:
 
     def write(self, plan: StepPlan) -> RowMasks | None:
         """Return the masks of the plan's sampled rows, None if no sequence has a grammar; record how long they took."""
-        if all(sequence.matcher is None for sequence in plan.sequences):
+        if not plan.asks_more.any():
             return None
         requests: dict[Sequence, list[_Wanted]] = {}
         early: list[tuple[int, frozenset[int]]] = []
         rules: list[tuple[int, Next]] = []
         rows: list[int] = []
-        row = 0
-        for sequence, num_sampled in plan.sampling():
+        first_rows = plan.num_sampled.cumsum() - plan.num_sampled
+        for index in np.flatnonzero(plan.asks_more * plan.num_sampled).tolist():
+            sequence, num_sampled, row = plan.sequences[index], int(plan.num_sampled[index]), int(first_rows[index])
             if (wanted := _wanted(sequence, num_sampled)) is not None:
                 early_rows = _early_rows(sequence, len(rows), num_sampled)
                 if early_rows or not wanted.are_trivial:
@@ -81,7 +82,6 @@ class MaskWriter:
                     rules += enumerate(wanted.rules, start=len(rows))
                     early += early_rows
                     rows += range(row, row + num_sampled)
-            row += num_sampled
         if not rows:
             return None
         words = self._mask_rows(len(rows))

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from typing import Protocol
 
-import numpy as np
-import numpy.typing as npt
 from torch import Tensor
 
 from engine.loop.pending import PendingTokens
-from engine.loop.recorder import Recorder
+from engine.loop.recorder import Recorded, Recorder
 from engine.loop.work import WorkCounter
 from engine.outputs import TokenDelta
 from engine.sampling.sampler import Samples
 from engine.scheduling.plan import StepPlan
-from engine.scheduling.request import Sequence
+from engine.scheduling.seat_table import SeatTable
 from engine.scheduling.swap import SwapSpace
 
 
@@ -37,9 +35,7 @@ class StepRunner(Protocol):
     def work(self) -> WorkCounter:
         """Return the counter of its steps' arithmetic and memory traffic."""
 
-    def forward(
-        self, plan: StepPlan, block_tables: npt.NDArray[np.int32], *, pending: PendingTokens | None = None
-    ) -> Tensor | None:
+    def forward(self, plan: StepPlan, table: SeatTable, *, pending: PendingTokens | None = None) -> Tensor | None:
         """Start computing the plan; return its logits, None if nothing is sampled."""
 
     def sample(self, plan: StepPlan, logits: Tensor | None, *, rows: list[int] | None = None) -> Samples | None:
@@ -47,23 +43,23 @@ class StepRunner(Protocol):
 
 
 class ModelCompute:
-    """Compute steps with a model and report their deltas. `block_tables` are the scheduler's."""
+    """Compute steps with a model and report their deltas. `table` is the scheduler's."""
 
-    def __init__(self, runner: StepRunner, recorder: Recorder, block_tables: npt.NDArray[np.int32]) -> None:
+    def __init__(self, runner: StepRunner, recorder: Recorder, table: SeatTable) -> None:
         self._runner = runner
         self._recorder = recorder
-        self._block_tables = block_tables
+        self._table = table
 
     def start(self, plan: StepPlan, pending: PendingTokens | None) -> Tensor | None:
-        return self._runner.forward(plan, self._block_tables, pending=pending)
+        return self._runner.forward(plan, self._table, pending=pending)
 
     def draw(self, plan: StepPlan, started: Tensor | None, rows: list[int] | None) -> PendingTokens | None:
         samples = self._runner.sample(plan, started, rows=rows)
         self._runner.work.observe(plan)
         return None if samples is None else PendingTokens(plan, samples)
 
-    def record(self, plan: StepPlan, drawn: PendingTokens | None) -> list[tuple[Sequence, TokenDelta]]:
-        return [] if drawn is None else self._recorder.append(plan, *drawn.samples.read())
+    def record(self, plan: StepPlan, drawn: PendingTokens | None) -> Recorded:
+        return Recorded() if drawn is None else self._recorder.append(plan, *drawn.samples.read())
 
-    def finish(self, recorded: list[tuple[Sequence, TokenDelta]]) -> list[TokenDelta]:
+    def finish(self, recorded: Recorded) -> list[TokenDelta]:
         return self._recorder.report(recorded)

@@ -20,7 +20,7 @@ from engine.grammars.waiting import Compiled, GrammarQueue
 from engine.loop.compute import StepRunner
 from engine.loop.intake import EngineInfo, already_running, check_output_so_far, check_weight, resolve_max_tokens
 from engine.loop.pending import PendingTokens
-from engine.loop.recorder import Recorder
+from engine.loop.recorder import Recorded, Recorder
 from engine.loop.step_loop import StepLoop
 from engine.outputs import FinishReason, TokenDelta
 from engine.scheduling.decisions import Decision
@@ -40,7 +40,7 @@ class EngineParts:
     runner: StepRunner
     scheduler: Scheduler
     recorder: Recorder
-    loop: StepLoop[Tensor | None, PendingTokens, list[tuple[Sequence, TokenDelta]], list[TokenDelta]]
+    loop: StepLoop[Tensor | None, PendingTokens, Recorded, list[TokenDelta]]
     grammars: GrammarQueue
     energy: EnergyMeter
 
@@ -124,9 +124,10 @@ class Engine:
             self._abort(request_id, index=index)
 
     def step(self) -> list[TokenDelta]:
-        """Run one step and return its deltas: one or more tokens per sampling sequence, refusals, aborts.
+        """Run one step; return the deltas that are due: ends, refusals, aborts, and all of requests with stop strings.
 
-        With overlap, tokens are reported one step after the one that samples them.
+        Tokens of other sequences are held, for `release` or the sequence's next delta. With overlap, tokens are
+        reported one step after the one that samples them.
         """
         self._start_compiled()
         deltas, self._unreported = self._unreported, []
@@ -137,6 +138,10 @@ class Engine:
         elif not deltas:
             self._grammars.wait(_GRAMMAR_WAIT_SECONDS)
         return deltas
+
+    def release(self) -> list[TokenDelta]:
+        """Return the tokens that steps have held: one delta for each sequence with some."""
+        return self._recorder.release()
 
     def decisions(self, request_id: int | None = None) -> list[Decision]:
         """Return why requests were delayed, started or preempted, oldest first; for one request, also why it waits now.

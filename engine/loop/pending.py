@@ -6,7 +6,6 @@ The host only knows that there is one per sampling sequence; their values pass f
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -14,6 +13,7 @@ from engine.device.transfer import upload
 from engine.loop.batch import StepArrays
 from engine.sampling.sampler import Samples
 from engine.scheduling.plan import StepPlan
+from engine.scheduling.seat_numbers import Int64
 
 
 class PendingTokens:
@@ -26,17 +26,18 @@ class PendingTokens:
     @torch.inference_mode()
     def write(self, token_ids: Tensor, arrays: StepArrays) -> None:
         """Write the drawn tokens where the next step expects them in `token_ids` `[tokens]` int64, without waiting."""
-        if not arrays.pending_rows:
+        if not arrays.pending_rows.size:
             return
         device = token_ids.device
-        rows, indices = upload(self._sources(arrays), device), upload(np.array(arrays.pending_rows), device)
+        rows, indices = upload(self._sources(arrays), device), upload(arrays.pending_rows, device)
         # NO_TOKEN, a row without an allowed token, ends when the host reads it; until then any valid id does.
         token_ids.index_copy_(0, indices, self.samples.tokens.index_select(0, rows).clamp_(min=0))
 
-    def _sources(self, arrays: StepArrays) -> npt.NDArray[np.int64]:
+    def _sources(self, arrays: StepArrays) -> Int64:
         """Return the row of the samples for each pending sequence; in most steps they are the same sequences again."""
-        sampled = self._plan.sampling_sequences()
-        if arrays.pending_sequences == sampled:
+        sampled, pending = self._plan.serials[self._plan.num_sampled > 0], arrays.pending_serials
+        if len(sampled) == len(pending) and (sampled == pending).all():
             return np.arange(len(sampled))
-        row_of = {sequence: row for row, sequence in enumerate(sampled)}
-        return np.array([row_of[sequence] for sequence in arrays.pending_sequences])
+        order = sampled.argsort()
+        sources: Int64 = order[sampled.searchsorted(pending, sorter=order)]
+        return sources

@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -31,6 +30,7 @@ from engine.sampling.sampler import Samples, sample
 from engine.sampling.scoring import prompt_parts
 from engine.sampling.table import SamplingTable
 from engine.scheduling.plan import StepPlan
+from engine.scheduling.seat_table import SeatTable
 from engine.scheduling.swap import SwapRule, SwapSpace
 from kernels.paged import PagedStep
 from kernels.write_kv import preferred_cache_dtype
@@ -103,9 +103,7 @@ class Runner:
         )
 
     @torch.inference_mode()
-    def forward(
-        self, plan: StepPlan, block_tables: npt.NDArray[np.int32], *, pending: PendingTokens | None = None
-    ) -> Tensor | None:
+    def forward(self, plan: StepPlan, table: SeatTable, *, pending: PendingTokens | None = None) -> Tensor | None:
         """Start computing the plan; return its logits `[sampled rows, vocab]`, None if nothing is sampled.
 
         `pending` has the tokens of the step before that the plan counts and the host does not know yet.
@@ -113,7 +111,7 @@ class Runner:
         self._copy_blocks(plan)
         arrays = build_arrays(
             plan,
-            block_tables,
+            table,
             block_size=self._block_size,
             angles_change_after=self._limits.angles_change_after,
         )

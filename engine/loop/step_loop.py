@@ -93,7 +93,7 @@ class StepLoop(Generic[_Started, _Drawn, _Recorded, _Reported_co]):
             return self._report(before)
         started = compute.start(plan, None if before is None else before[1])
         reported = self._report(before)
-        drawn = compute.draw(plan, started, plan.prune())
+        drawn = compute.draw(plan, started, plan.prune(scheduler.seat_table))
         scheduler.advance(plan)  # also if all of its sequences have ended: it may have brought blocks back
         if drawn is not None:
             self._in_flight = plan, drawn

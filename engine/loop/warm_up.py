@@ -31,8 +31,8 @@ def prompt_step(counts: list[int], *, block_size: int, num_sampled: int) -> Step
         max_context_len=longest,
         num_decodes=0,
         sampled_rows=np.arange(min(num_sampled, total), dtype=np.int64),
-        pending_rows=[],
-        pending_sequences=[],
+        pending_rows=np.zeros(0, dtype=np.int64),
+        pending_serials=np.zeros(0, dtype=np.int64),
     )
 
 

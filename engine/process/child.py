@@ -36,10 +36,12 @@ from engine.process.outbox import Outbox
 
 if TYPE_CHECKING:
     from engine.loop.core import Engine
-    from engine.scheduling.request import NewRequest
 
 HEARTBEAT_SECONDS = 0.9
 """Longest silence of an idle engine; the worker expects a message every second."""
+
+HOLD_SECONDS = 0.2
+"""How long tokens may be held before their child ends: each delta costs the reader a look-up."""
 
 RUNNING_SECONDS = 0.5
 """Minimum time between two lists of running requests; one in every step would slow small steps."""
@@ -89,13 +91,16 @@ def _serve(engine: Engine, connection: Connection) -> int:
     inbox: queue.SimpleQueue[ToEngine | Exception] = queue.SimpleQueue()
     threading.Thread(target=_read, args=(connection, inbox), name="reader", daemon=True).start()
     outbox = Outbox(lambda progress: _send(connection, progress))
-    landing = Landing(lambda new: _add(engine, new, outbox))
-    last_put = last_listed = time.monotonic()
+    landing = Landing(engine.add)
+    last_put = last_listed = last_released = time.monotonic()
     try:
         while outbox.is_open and _apply_messages(engine, inbox, landing, wait_until=last_put + HEARTBEAT_SECONDS):
             landing.add_some()
             outputs = engine.step() if engine.has_work else []
             now = time.monotonic()
+            if now - last_released >= HOLD_SECONDS:
+                outputs += engine.release()
+                last_released = now
             if outputs or now - last_put >= HEARTBEAT_SECONDS:
                 is_listed = now - last_listed >= RUNNING_SECONDS
                 running_ids = engine.running_request_ids() if is_listed else None
@@ -133,12 +138,6 @@ def _apply_messages(
             return False  # the worker has closed its end; running requests are dropped
         elif isinstance(message, Exception):
             raise message
-
-
-def _add(engine: Engine, new: NewRequest, outbox: Outbox) -> None:
-    if new.params.stop:
-        outbox.watch(new.request_id, num_children=new.params.n)
-    engine.add(new)
 
 
 def _read(connection: Connection, inbox: queue.SimpleQueue[ToEngine | Exception]) -> None:

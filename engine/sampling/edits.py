@@ -153,25 +153,25 @@ class _Wish:
 class EditBook:
     """The edits of the seated sequences, and their tokens so far."""
 
-    def __init__(self) -> None:
+    def __init__(self, num_seats: int) -> None:
         self._wishes: dict[int, _Wish] = {}
+        self._has_wish = np.zeros(num_seats, dtype=np.bool_)
         self._penalties = PenaltyBook()
 
     def write(self, sequence: Sequence) -> None:
         """Set the edits of a newly seated sequence."""
-        wish = _Wish(sequence.request.params)
-        self._penalties.assign(sequence.row, has_penalty=wish.has_penalty)
-        if wish.is_empty:
-            self._wishes.pop(sequence.row, None)
-        else:
-            self._wishes[sequence.row] = wish
+        wish, seat = _Wish(sequence.request.params), sequence.row
+        self._penalties.assign(seat, has_penalty=wish.has_penalty)
+        self._wishes.pop(seat, None)
+        self._has_wish[seat] = not wish.is_empty
+        if not wish.is_empty:
+            self._wishes[seat] = wish
 
-    def edits(self, owners: list[Sequence], offsets: _Int64, early_rows: list[int]) -> Edits | None:
+    def edits(self, owners: list[Sequence], seats: _Int64, offsets: _Int64, early_rows: list[int]) -> Edits | None:
         """Return the edits of the sampled rows, None if there are none; `early_rows` must not end yet."""
         wished: list[tuple[int, _Wish]] = []
         if self._wishes:
-            pairs = ((row, self._wishes.get(sequence.row)) for row, sequence in enumerate(owners))
-            wished = [(row, wish) for row, wish in pairs if wish is not None]
+            wished = [(row, self._wishes[int(seats[row])]) for row in np.flatnonzero(self._has_wish[seats]).tolist()]
         if not wished and not early_rows:
             return None
         shifted = [row for row, wish in wished if wish.bias_tokens or wish.has_penalty]

@@ -28,7 +28,7 @@ class LogprobRows:
 
     def read(self) -> list[TokenLogprobs]:
         """Wait for them and return one entry per row."""
-        lists = zip(*self._download.read(), self._counts, strict=True)
+        lists = zip(*(values.tolist() for values in self._download.read()), self._counts, strict=True)
         return [
             TokenLogprobs(logprob=logprob, rank=rank, top_token_ids=top_ids[:count], top_logprobs=top[:count])
             for logprob, rank, top_ids, top, count in lists

@@ -41,7 +41,7 @@ class Samples:
         self._logprobs = logprobs
         self._rows_with_logprobs = rows_with_logprobs
 
-    def read(self) -> tuple[list[int], dict[int, TokenLogprobs]]:
+    def read(self) -> tuple[npt.NDArray[np.int64], dict[int, TokenLogprobs]]:
         """Wait for each row's token (NO_TOKEN or BROKEN_ROW if there is none) and the log-probabilities by row."""
         [tokens] = self._download.read()
         logprobs = [] if self._logprobs is None else self._logprobs.read()

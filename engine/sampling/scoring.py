@@ -42,14 +42,15 @@ def prompt_parts(plan: StepPlan, query_start: npt.NDArray[np.int32], *, max_rows
     A row that is recomputed after a preemption is skipped: its result is known.
     """
     parts = []
-    for index, sequence in enumerate(plan.sequences):
+    for index in np.flatnonzero(plan.asks_more).tolist():
+        sequence = plan.sequences[index]
         if sequence.prompt_logprobs is None:
             continue
-        start, known = plan.starts[index], len(sequence.prompt_logprobs)
+        start, known = int(plan.starts[index]), len(sequence.prompt_logprobs)
         if known == sequence.num_prompt_tokens - 1:
             continue  # all are known; the rows are output of an earlier run
         assert start <= known, "a row of the prompt was skipped"
-        end = min(start + plan.counts[index], sequence.num_prompt_tokens - 1)
+        end = min(start + int(plan.counts[index]), sequence.num_prompt_tokens - 1)
         for low in range(known, end, max_rows):
             high = min(low + max_rows, end)
             rows = np.arange(low, high) + (int(query_start[index]) - start)

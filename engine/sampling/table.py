@@ -17,7 +17,8 @@ import numpy.typing as npt
 from engine.grammars.masks import RowMasks
 from engine.sampling.edits import EditBook, Edits
 from engine.scheduling.plan import StepPlan
-from engine.scheduling.request import Sequence, row_of
+from engine.scheduling.request import Sequence
+from engine.scheduling.seat_numbers import Int64
 
 GREEDY_BELOW = 1e-5
 """Temperatures below this are greedy: dividing by them would overflow."""
@@ -93,10 +94,11 @@ def _neutral_columns(count: int) -> dict[str, Any]:
 class _Gathered:
     """Gathered parameters, valid while the same sequences are sampled in the same seats."""
 
-    sampled: list[Sequence]
-    seats: list[int]
-    num_prompt_tokens: npt.NDArray[np.int64]
-    first_free_output: npt.NDArray[np.int64]
+    owners: list[Sequence]
+    rows: Int64
+    serials: Int64
+    num_prompt_tokens: Int64
+    first_free_output: Int64
     has_early_rows: bool
     columns: dict[str, Any]
 
@@ -105,53 +107,54 @@ class SamplingTable:
     """The sampling parameters of each running sequence, in arrays by seat."""
 
     def __init__(self, num_seats: int) -> None:
-        self._owners: list[Sequence | None] = [None] * num_seats
+        self._serials = np.zeros(num_seats, dtype=np.int64)
         self._columns = _neutral_columns(num_seats)
+        self._num_prompt_tokens = np.zeros(num_seats, dtype=np.int64)
         self._first_free_output = np.zeros(num_seats, dtype=np.int64)
-        self._edits = EditBook()
-        self._last = self._gather([], [])
+        self._edits = EditBook(num_seats)
+        self._last = self._gather([], np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
 
     def gather(self, plan: StepPlan) -> SamplingRows:
         """Return the parameters of the plan's sampled rows, in order. Read-only: the next step may reuse them."""
         sampled, offsets = _rows_to_sample(plan)
-        seats, last = list(map(row_of, sampled)), self._last
-        if seats != last.seats or sampled != last.sampled:
-            last = self._last = self._gather(sampled, seats)
-        num_tokens = np.array([sequence.num_tokens for sequence in sampled], dtype=np.int64)  # all are known by now
+        rows, serials, last = plan.rows[sampled], plan.serials[sampled], self._last
+        if len(rows) != len(last.rows) or (serials != last.serials).any() or (rows != last.rows).any():
+            owners = [plan.sequences[index] for index in sampled.tolist()]
+            for index in (self._serials[rows] != serials).nonzero()[0].tolist():
+                self._write(owners[index])
+            last = self._last = self._gather(owners, rows, serials)
+        num_tokens = (plan.starts + plan.counts - plan.num_sampled)[sampled] + 1  # all are known by now
         positions = num_tokens - last.num_prompt_tokens + offsets
         early = np.flatnonzero(positions < last.first_free_output).tolist() if last.has_early_rows else []
-        return SamplingRows(positions=positions, edits=self._edits.edits(sampled, offsets, early), **last.columns)
+        edits = self._edits.edits(last.owners, rows, offsets, early)
+        return SamplingRows(positions=positions, edits=edits, **last.columns)
 
-    def _gather(self, sampled: list[Sequence], seats: list[int]) -> _Gathered:
-        for seat, sequence in zip(seats, sampled, strict=True):
-            if self._owners[seat] is not sequence:
-                self._write(sequence)
-        index = np.array(seats, dtype=np.int64)
-        first_free_output = self._first_free_output[index]
+    def _gather(self, owners: list[Sequence], rows: Int64, serials: Int64) -> _Gathered:
+        first_free_output = self._first_free_output[rows]
         return _Gathered(
-            sampled=sampled,
-            seats=seats,
-            num_prompt_tokens=np.array([sequence.num_prompt_tokens for sequence in sampled], dtype=np.int64),
+            owners=owners,
+            rows=rows,
+            serials=serials,
+            num_prompt_tokens=self._num_prompt_tokens[rows],
             first_free_output=first_free_output,
             has_early_rows=bool(first_free_output.any()),
-            columns={name: values[index] for name, values in self._columns.items()},
+            columns={name: values[rows] for name, values in self._columns.items()},
         )
 
     def _write(self, sequence: Sequence) -> None:
         seat = sequence.row
-        self._owners[seat] = sequence
+        self._serials[seat] = sequence.serial
         for name, column in _COLUMNS.items():
             self._columns[name][seat] = column.of(sequence)
+        self._num_prompt_tokens[seat] = sequence.num_prompt_tokens
         # With a grammar the masks delay the end, where the grammar allows anything else.
         has_early_rows = sequence.stop_token_ids and sequence.matcher is None
         self._first_free_output[seat] = sequence.request.params.min_tokens if has_early_rows else 0
         self._edits.write(sequence)
 
 
-def _rows_to_sample(plan: StepPlan) -> tuple[list[Sequence], npt.NDArray[np.int64]]:
-    """Return the owner of each sampled row, and how many drafts of its own come before it."""
-    if max(plan.num_sampled) == 1:
-        owners = plan.sampling_sequences()
-        return owners, np.zeros(len(owners), dtype=np.int64)
-    pairs = [(sequence, offset) for sequence, num_sampled in plan.sampling() for offset in range(num_sampled)]
-    return [sequence for sequence, _ in pairs], np.array([offset for _, offset in pairs], dtype=np.int64)
+def _rows_to_sample(plan: StepPlan) -> tuple[Int64, Int64]:
+    """Return the index of each sampled row's sequence, and how many drafts of its own come before it."""
+    sampled = np.arange(len(plan.sequences)).repeat(plan.num_sampled)
+    firsts = plan.num_sampled.cumsum() - plan.num_sampled
+    return sampled, np.arange(len(sampled)) - firsts[sampled]

@@ -15,7 +15,7 @@ from engine.scheduling.policy import KeyedPolicy, Policy, age
 from engine.scheduling.prompt_turns import PromptTurns
 from engine.scheduling.request import NO_ROUND, Sequence
 from engine.scheduling.seat_shares import SeatShares
-from engine.scheduling.turns import TenantTurns
+from engine.scheduling.turns import Accounts, TenantTurns
 from engine.scheduling.waiting import Key, KeyedQueue
 
 
@@ -37,6 +37,7 @@ class PriorityPolicy(Policy):
 
     def __init__(self) -> None:
         self._shares = SeatShares()
+        self._accounts = Accounts()
         self._classes: dict[int, TenantTurns] = {}  # by priority; classes without waiting sequences are kept
         self._priorities: list[int] = []  # a heap of their numbers
 
@@ -77,11 +78,12 @@ class PriorityPolicy(Policy):
 
     def on_leave(self, sequence: Sequence) -> None:
         self._shares.leave(sequence)
+        self._accounts.leave(sequence)
 
     def on_seat(self, sequence: Sequence) -> None:
         self._shares.take(sequence)
-        turns = self._classes.get(sequence.request.priority)
-        if turns:
+        self._accounts.take(sequence)
+        if turns := self._classes.get(sequence.request.priority):
             turns.charge_start(sequence)
         else:
             sequence.num_charged_tokens = sequence.num_tokens
@@ -89,11 +91,10 @@ class PriorityPolicy(Policy):
 
     def on_step(self, plan: StepPlan) -> None:
         contested = {priority: turns for priority, turns in self._classes.items() if turns}
-        sampling = plan.sampling_sequences()  # drafts that were not kept are not among their tokens
-        for priority, turns in contested.items():
-            turns.charge_output(sequence for sequence in sampling if sequence.request.priority == priority)
-        for sequence in sampling:
-            sequence.num_charged_tokens = sequence.num_tokens
+        # Drafts that were not kept are not among their tokens.
+        for account, amount in self._accounts.charge(plan, self.view.seat_table):
+            if account.priority in contested:
+                contested[account.priority].charge(account.tenant, amount)
         for sequence, seconds in plan.grammar_seconds.items():
             if sequence.request.priority in contested:
                 contested[sequence.request.priority].charge_time(sequence, seconds * self.view.pace.tokens_per_second)
@@ -172,6 +173,7 @@ class FairPolicy(Policy):
     has_moving_ranks = True
 
     def __init__(self) -> None:
+        self._accounts = Accounts()
         self._turns = TenantTurns(age)
 
     def push(self, sequence: Sequence) -> None:
@@ -189,11 +191,16 @@ class FairPolicy(Policy):
     def class_of(self, sequence: Sequence) -> int | None:
         return 0
 
+    def on_leave(self, sequence: Sequence) -> None:
+        self._accounts.leave(sequence)
+
     def on_seat(self, sequence: Sequence) -> None:
+        self._accounts.take(sequence)
         self._turns.charge_start(sequence)
 
     def on_step(self, plan: StepPlan) -> None:
-        self._turns.charge_output(plan.sampling_sequences())
+        for account, amount in self._accounts.charge(plan, self.view.seat_table):
+            self._turns.charge(account.tenant, amount)
         for sequence, seconds in plan.grammar_seconds.items():
             self._turns.charge_time(sequence, seconds * self.view.pace.tokens_per_second)
 

@@ -12,14 +12,19 @@ from dataclasses import dataclass
 from engine.scheduling.pace import Pace
 from engine.scheduling.plan import StepPlan
 from engine.scheduling.request import Sequence
+from engine.scheduling.seat_table import SeatTable
 from engine.scheduling.waiting import Key, KeyedQueue
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerView:
-    """Scheduler state that a policy may read: the pace, and how many first tokens of a sequence are cached now."""
+    """Scheduler state that a policy may read: the pace, the running sequences' numbers, and what is cached now.
+
+    `num_cached_tokens` returns how many first tokens of a sequence are.
+    """
 
     pace: Pace
+    seat_table: SeatTable
     num_cached_tokens: Callable[[Sequence], int]
     has_prefix_cache: bool
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 from array import array
 from collections.abc import Callable
 from collections.abc import Sequence as AnySequence
@@ -13,11 +14,13 @@ from typing import Any, Protocol, Self
 from engine.outputs import FinishReason, TokenLogprobs
 from engine.params import SamplingParams
 from engine.scheduling.blocks import PrefixChain
+from engine.scheduling.seat_numbers import MAX_STOP_TOKENS, Seat, SeatNumber, own_numbers
 
 RoundKey = tuple[bool, int, bytes]
 """Place of a prompt among its tenant's waiting ones: whether in the later rounds, the round, the prompt's bytes."""
 NO_ROUND: RoundKey = (False, 0, b"")
 _SEED_MASK = (1 << 64) - 1
+_serials = itertools.count(1)
 
 
 class Matcher(Protocol):
@@ -95,18 +98,6 @@ class Request(NewRequest):
         return own if self.params.ignore_eos else own | self.eos_token_ids
 
 
-@dataclass(slots=True, eq=False)
-class Seat:
-    """A running sequence's row of the block table and its blocks. Only `SeatMap` writes it."""
-
-    row: int
-    block_ids: list[int]
-    num_published_blocks: int
-    """How many of the blocks, from the first on, others can find."""
-    chain_position: int
-    """Position in the pool's chain of findable blocks after them."""
-
-
 @dataclass(frozen=True, slots=True)
 class Parked:
     """A preempted sequence's KV in host memory. Only `SwapSpace` writes it."""
@@ -128,8 +119,6 @@ class Times:
     """When it first got a seat; written by the scheduler."""
     first_token_at: float | None = None
     """When its first token was reported; written by the recorder."""
-    last_token_at: float | None = None
-    """When its newest token was reported; written by the recorder."""
 
 
 @dataclass(slots=True, init=False, eq=False, repr=False)
@@ -137,8 +126,7 @@ class Sequence:
     """One child of a request: its tokens, how many are computed, and the blocks it holds.
 
     State that one part of the engine keeps about a sequence is an object of its own, which only that part writes.
-    Numbers that every step reads of every sequence are direct attributes: one look-up more for each would slow the
-    step.
+    Numbers that every step reads of every sequence are in a row of `numbers`: seat_numbers.py has their meaning.
     """
 
     request: Request
@@ -146,40 +134,23 @@ class Sequence:
     chain: PrefixChain
     seed: int
     num_prompt_tokens: int
+    """The seat has a copy of this and the next one, which never change."""
     max_total_tokens: int
     stop_token_ids: frozenset[int]
 
-    token_ids: list[int]
-    """The prompt, then the output; only `go_on`, `append` and `expect_token` write this and the next three."""
-    num_tokens: int
-    """Above `num_computed_tokens` while it runs: the last token is computed one step after it was sampled."""
-    num_pending: int
-    """How many of them are not in `token_ids` yet: a step may be planned before the host knows the last step's."""
-    last_token_id: int
+    numbers: memoryview[int]
+    """Its row: its own, or its seat's. Only `sit` and `stand_up` replace it."""
+    seat: Seat | None
 
-    num_computed_tokens: int
-    """Only the scheduler writes this and the next four."""
-    num_cached_tokens: int
     num_preemptions: int
+    """Only the scheduler writes this and the next two."""
     num_swaps: int
     rank: tuple[Any, ...]
     """Sort key among the running sequences, after every protected one."""
 
-    has_long_angles: bool
-    """Whether its keys use the angles of sequences longer than `SchedulerConfig.angles_change_after`; written by the
-    scheduler.
-    """
-
     is_live: bool
     """Whether the scheduler has it: it has neither ended nor been aborted. Written by the roster."""
 
-    draft_token_ids: list[int]
-    """Guesses at the next tokens; the next step computes them too and keeps those that it would have sampled itself.
-
-    The drafter sets them between steps; the scheduler cuts them to the available room, and clears them.
-    """
-
-    seat: Seat | None
     parked: Parked | None
     times: Times
 
@@ -189,8 +160,6 @@ class Sequence:
     """The sequence whose prompt it shares; written by `Followers`."""
     round_key: RoundKey
     """Sort key among waiting prompts; set by `PromptTurns`, dropped by the policy at the start because it is long."""
-    num_charged_tokens: int
-    """Number of tokens charged to its tenant; written by policies that charge."""
 
     matcher: Matcher | None
     """Follows the output's grammar, if it has one; set once, by engine/grammars/output.py."""
@@ -200,47 +169,113 @@ class Sequence:
     Child 0 gathers them for all children; the recorder reports them once.
     """
 
+    _token_ids: list[int]
+    _draft_token_ids: list[int]
+
+    serial = SeatNumber()
+    num_tokens = SeatNumber()
+    num_pending = SeatNumber()
+    last_token_id = SeatNumber()
+    num_computed_tokens = SeatNumber()
+    num_cached_tokens = SeatNumber()
+    num_drafts = SeatNumber()
+    num_blocks = SeatNumber()
+    num_published_blocks = SeatNumber()
+    num_fresh_tokens = SeatNumber()
+    num_held_tokens = SeatNumber()
+    last_token_ns = SeatNumber()
+    account = SeatNumber()
+    num_charged_tokens = SeatNumber()
+    has_long_angles = SeatNumber()
+    is_watched = SeatNumber()
+    asks_more = SeatNumber()
+
     def __init__(self, request: Request, index: int, chain: PrefixChain, *, arrived_at: float = 0.0) -> None:
         self.request = request
         self.index = index
         self.chain = chain
         self.seed = (request.seed + index) & _SEED_MASK
+        self.stop_token_ids = request.stop_token_ids
+        self.numbers = own_numbers()
+        self.seat = None
+        self.serial = next(_serials)
         self.num_prompt_tokens = len(request.prompt_token_ids)
         self.max_total_tokens = self.num_prompt_tokens + request.max_tokens
-        self.stop_token_ids = request.stop_token_ids
-        self.token_ids = [*request.prompt_token_ids, *request.output_token_ids]
-        self.num_tokens = len(self.token_ids)
-        self.num_pending = 0
-        self.last_token_id = self.token_ids[-1]
-        self.num_computed_tokens = 0
-        self.num_cached_tokens = 0
+        self._token_ids = [*request.prompt_token_ids, *request.output_token_ids]
+        self._draft_token_ids = []
+        self.num_tokens = len(self._token_ids)
+        self.last_token_id = self._token_ids[-1]
+        self.last_token_ns = -1
+        self.is_watched = bool(request.params.stop)
         self.num_preemptions = 0
         self.num_swaps = 0
         self.rank = ()
-        self.has_long_angles = False
         self.is_live = False
-        self.draft_token_ids = []
-        self.seat = None
         self.parked = None
         self.times = Times(arrived_at)
         self.is_protected = False
         self.leader = None
         self.round_key = NO_ROUND
-        self.num_charged_tokens = 0
         self.matcher = None
         asks_for_prompt_logprobs = index == 0 and request.params.prompt_logprobs is not None
         self.prompt_logprobs = [] if asks_for_prompt_logprobs else None
 
+    def sit(self, seat: Seat) -> None:
+        """Keep its numbers in the seat's row from now on; only `SeatTable` calls this and `stand_up`."""
+        self.seat, self.numbers = seat, seat.numbers
+
+    def stand_up(self) -> None:
+        """Keep its numbers in a row of its own again; it gives up the seat and its blocks."""
+        self.settle()
+        numbers = own_numbers()
+        numbers[:] = self.numbers
+        self.seat, self.numbers = None, numbers
+        self.num_blocks = self.num_published_blocks = 0
+
+    def settle(self) -> None:
+        """Put the fresh tokens, which are in its seat, into its list."""
+        count = self.num_fresh_tokens
+        if count:
+            assert self.seat is not None, "fresh tokens are in a seat"
+            self._token_ids += self.seat.fresh_token_ids[:count].tolist()
+            self.num_fresh_tokens = 0
+
+    @property
+    def token_ids(self) -> list[int]:
+        """Return the prompt, then the output as far as the host knows it; only `append` and `settle` add to it."""
+        self.settle()
+        return self._token_ids
+
+    @property
+    def draft_token_ids(self) -> list[int]:
+        """Return guesses at the next tokens.
+
+        The next step computes them too and keeps those that it would have sampled itself. The drafter sets them between
+        steps; the scheduler cuts them to the available room, and clears them.
+        """
+        return self._draft_token_ids
+
+    @draft_token_ids.setter
+    def draft_token_ids(self, token_ids: list[int]) -> None:
+        self._draft_token_ids = token_ids
+        self.num_drafts = len(token_ids)
+
     @property
     def row(self) -> int:
-        """Return its row of the block table; it must have a seat."""
+        """Return its row of the seat table; it must have a seat."""
         assert self.seat is not None, "the sequence has no seat"
         return self.seat.row
 
     @property
     def block_ids(self) -> list[int]:
         """Return the blocks it holds; empty without a seat."""
-        return [] if self.seat is None else self.seat.block_ids
+        return [] if self.seat is None else self.seat.block_table[: self.num_blocks].tolist()
+
+    @property
+    def records_more(self) -> bool:
+        """Tell whether its tokens are recorded one by one: with a grammar, log-probabilities or many stop tokens."""
+        has_logprobs = self.request.params.logprobs is not None or self.prompt_logprobs is not None
+        return self.matcher is not None or has_logprobs or len(self.stop_token_ids) > MAX_STOP_TOKENS
 
     @property
     def num_known_tokens(self) -> int:
@@ -271,7 +306,7 @@ class Sequence:
     @property
     def num_uncomputed_tokens(self) -> int:
         """Return `num_due_tokens` plus the drafts."""
-        return self.num_due_tokens + len(self.draft_token_ids)
+        return self.num_due_tokens + self.num_drafts
 
     @property
     def prompt_bytes(self) -> bytes:
@@ -283,33 +318,24 @@ class Sequence:
         """Tell whether every prompt token's KV is in the cache."""
         return self.num_computed_tokens >= self.num_prompt_tokens
 
-    def expect_token(self) -> None:
-        """Count a token that the device is drawing; `append` adds its value."""
-        self.num_pending += 1
-        self.num_tokens += 1
-
-    def go_on(self, token_id: int) -> None:
-        """Append a sampled token that does not end the sequence."""
+    def append(self, token_id: int) -> tuple[FinishReason, int | None] | None:
+        """Append a sampled token; if it ends the sequence, return the finish reason and the requested stop token."""
         self.token_ids.append(token_id)
         self.last_token_id = token_id
         if self.num_pending:
             self.num_pending -= 1
         else:
             self.num_tokens += 1
-
-    def append(self, token_id: int) -> tuple[FinishReason, int | None] | None:
-        """Append a sampled token; if it ends the sequence, return the finish reason and the requested stop token."""
-        self.go_on(token_id)
         params = self.request.params
         if token_id in self.stop_token_ids and (self.matcher is not None or self.num_output_tokens > params.min_tokens):
             return FinishReason.STOP, token_id if token_id in params.stop_token_ids else None
-        if len(self.token_ids) >= self.max_total_tokens:
+        if self.num_known_tokens >= self.max_total_tokens:
             return FinishReason.LENGTH, None
         return None
 
 
 row_of: Callable[[Sequence], int] = attrgetter("seat.row")
-"""Return a seated sequence's row, like `Sequence.row` at half the cost, for loops over whole steps."""
+"""Return a seated sequence's row, like `Sequence.row` at half the cost, for loops over all of them."""
 
 
 def derive_seed(engine_seed: int, request_id: int) -> int:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Callable, Iterable
+from itertools import compress
 from operator import attrgetter
 from typing import Any
 
@@ -18,8 +19,9 @@ from engine.scheduling.followers import Followers
 from engine.scheduling.pace import Pace
 from engine.scheduling.policies import make_policy
 from engine.scheduling.policy import SchedulerView
-from engine.scheduling.request import Sequence
+from engine.scheduling.request import Sequence, row_of
 from engine.scheduling.seat_map import SeatMap
+from engine.scheduling.seat_numbers import Int64, ints
 from engine.scheduling.swap import SwapSpace
 from engine.scheduling.waiting import WaitingQueue
 from engine.stats import CacheCounters, SchedulerCounters
@@ -46,6 +48,7 @@ class Roster:
         self.policy.attach(
             SchedulerView(
                 pace=self.pace,
+                seat_table=self.seats.table,
                 num_cached_tokens=lambda sequence: len(find_prefix(sequence)[0]) * pool.block_size,
                 has_prefix_cache=config.enable_prefix_caching,
             )
@@ -60,6 +63,14 @@ class Roster:
         self._leaving: set[Sequence] = set()
         self._followers = Followers()
         self._live: dict[int, list[Sequence]] = {}
+        self._rows: Int64 | None = None
+
+    @property
+    def rows(self) -> Int64:
+        """Return the rows of the running sequences' seats, in their order."""
+        if self._rows is None:
+            self._rows = ints(list(map(row_of, self.running)))
+        return self._rows
 
     @property
     def num_waiting(self) -> int:
@@ -154,6 +165,7 @@ class Roster:
         self.policy.on_seat(sequence)
         sequence.rank = self._rank_of(sequence)
         insort(self.running, sequence, key=_rank)
+        self._rows = None
         self.log.record(sequence, Reason.STARTED)
 
     def preempt(
@@ -188,9 +200,17 @@ class Roster:
 
     def start_over(self) -> None:
         """Recompute sequences that have become too long for their angles."""
-        for sequence in [running for running in self.running if self._has_outgrown_its_angles(running)]:
+        numbers, limit = self.seats.table.numbers, self._config.angles_change_after
+        assert limit is not None, "no length changes the angles"
+        has_outgrown = (numbers.num_tokens[self.rows] > limit) & (numbers.has_long_angles[self.rows] == 0)
+        for sequence in list(compress(self.running, has_outgrown.tolist())):
             self._take_long_angles(sequence)
             self.preempt(sequence, Reason.NEW_ANGLES)
+
+    def stop(self, sequence: Sequence) -> None:
+        """Take a running sequence out of the order; it keeps its seat."""
+        self.running.remove(sequence)
+        self._rows = None
 
     def rank_again(self) -> None:
         """Sort the running sequences by their present ranks, if ranks move and this step may have to preempt."""
@@ -199,11 +219,13 @@ class Roster:
             for sequence in self.running:
                 sequence.rank = self._rank_of(sequence)
             self.running.sort(key=_rank)
+            self._rows = None
 
     def check_integrity(self, seated: list[Sequence]) -> None:
         """Raise AssertionError unless blocks, the seats of those `seated`, and queues are consistent."""
         self.seats.check_integrity(seated)
         assert self.running == sorted(self.running, key=_rank), "the running sequences are out of order"
+        assert self.rows.tolist() == list(map(row_of, self.running)), "the rows are not those of the running sequences"
         waiting = [*self.waiting, *self._followers]
         assert all(sequence.seat is None for sequence in waiting), "a waiting sequence has a seat"
         num_parked = sum(len(sequence.parked.host_block_ids) for sequence in waiting if sequence.parked is not None)
@@ -224,7 +246,7 @@ class Roster:
             self.waiting.remove(sequence)
 
     def _leave(self, sequence: Sequence) -> None:
-        self.running.remove(sequence)
+        self.stop(sequence)
         self.policy.on_leave(sequence)
         self.num_departures += 1
         self.seats.leave(sequence)

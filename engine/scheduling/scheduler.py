@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable, Iterable
 
 import numpy as np
-import numpy.typing as npt
 
 from engine.config import SchedulerConfig
 from engine.scheduling.admission import Gate, Shortage
@@ -24,8 +23,10 @@ from engine.scheduling.blocks import BlockPool, num_blocks_for
 from engine.scheduling.decisions import Decision, Reason
 from engine.scheduling.grammar_shares import GrammarShares
 from engine.scheduling.plan import StepPlan
-from engine.scheduling.request import Sequence
+from engine.scheduling.request import Sequence, row_of
 from engine.scheduling.roster import Roster
+from engine.scheduling.seat_numbers import ints
+from engine.scheduling.seat_table import SeatTable
 from engine.scheduling.swap import SwapSpace
 from engine.scheduling.victims import VictimChoice
 from engine.scheduling.yielding import Yielding
@@ -38,9 +39,8 @@ class Scheduler:
     Each step: `plan = schedule()`, compute it, append the sampled tokens, `advance(plan)`, `finish` those that ended.
     To plan a step while the device still draws the tokens of the last: `advance(plan)`, `expect_tokens(plan)`, then the
     next `schedule()`, and only then append and `finish`. The device runs steps in order, so the blocks of a sequence
-    that leaves may be given to others at once. `block_tables` `[max_num_seqs, max_blocks]` int32 holds, in the row of a
-    running sequence's seat, its blocks. `last_plan` is the newest one. `clock` returns the time in which deadlines are
-    given, in seconds.
+    that leaves may be given to others at once. `last_plan` is the newest one. `clock` returns the time in which
+    deadlines are given, in seconds.
     """
 
     def __init__(
@@ -67,9 +67,9 @@ class Scheduler:
         self._refused: tuple[Sequence, int] | None = None
 
     @property
-    def block_tables(self) -> npt.NDArray[np.int32]:
-        """Return the table that the seats fill in place; always the same array."""
-        return self._seats.block_tables
+    def seat_table(self) -> SeatTable:
+        """Return the arrays of the running sequences' numbers and blocks, which are changed in place."""
+        return self._seats.table
 
     @property
     def num_running(self) -> int:
@@ -156,7 +156,8 @@ class Scheduler:
 
         While others wait and could start, drafts get half of that.
         """
-        needed = sum(sequence.num_due_tokens for sequence in self._running)
+        numbers, running = self.seat_table.numbers, self._roster.rows
+        needed = int((numbers.num_tokens[running] - numbers.num_computed_tokens[running]).sum())
         rows = self.config.max_sampled_rows - len(self._running)
         room = max(0, min(rows, self.config.max_num_batched_tokens - needed))
         return room // 2 if self._waiting and self._seats.has_free_row else room
@@ -166,33 +167,30 @@ class Scheduler:
 
         The sampled tokens are already appended: computed tokens beyond them are drafts that were not kept.
         """
-        block_size = self.pool.block_size
-        publishes = self._seats.has_prefix_cache
-        num_blocks = num_written = 0
-        for sequence, start, count in zip(plan.sequences, plan.starts, plan.counts, strict=True):
-            computed = start + count
-            if sequence.draft_token_ids:
-                computed = min(computed, sequence.num_tokens - 1)
-                sequence.draft_token_ids = []
-            sequence.num_computed_tokens = computed
-            num_written += computed
-            seat = sequence.seat
-            assert seat is not None, "a sequence without a seat is in a plan"
-            num_blocks += len(seat.block_ids)
-            if publishes and computed // block_size > seat.num_published_blocks:
-                self._seats.publish(sequence)
+        rows, num_computed = plan.rows, plan.starts + plan.counts
+        table, numbers, block_size = self.seat_table, self.seat_table.numbers, self.pool.block_size
+        assert table.hold(rows, plan.serials).all(), "a sequence without a seat is in a plan"
+        drafting = numbers.num_drafts[rows].nonzero()[0]
+        if drafting.size:
+            num_computed[drafting] = np.minimum(num_computed[drafting], numbers.num_tokens[rows[drafting]] - 1)
+            for index in drafting.tolist():
+                plan.sequences[index].draft_token_ids = []
+        numbers.num_computed_tokens[rows] = num_computed
+        if self._seats.has_prefix_cache:
+            for index in (num_computed // block_size > numbers.num_published_blocks[rows]).nonzero()[0].tolist():
+                self._seats.publish(plan.sequences[index])
         if self._swap is not None:
             self._swap.advance(plan)
         self._roster.release_followers()
         counters, cache = self.counters, self.cache_counters
         counters.num_steps += 1
         counters.num_seqs += len(plan.sequences)
-        num_tokens = sum(plan.counts)
+        num_tokens = int(plan.counts.sum())
         counters.num_computed_tokens += num_tokens
         self.sizes.step_sequences.add(len(plan.sequences))
         cache.num_block_steps += self.pool.num_used
-        cache.num_slot_steps += num_blocks * block_size
-        cache.num_written_slot_steps += num_written
+        cache.num_slot_steps += int(numbers.num_blocks[rows].sum()) * block_size
+        cache.num_written_slot_steps += int(num_computed.sum())
         seconds = plan.grammar_seconds
         self.pace.observe_step(num_tokens=num_tokens, grammar_seconds=sum(seconds.values()))
         self._grammar_shares.observe(seconds, self._running, step_seconds=self.pace.last_step_seconds)
@@ -204,10 +202,11 @@ class Scheduler:
         A sequence whose last token is being drawn gives its seat up now, and ends with `finish` when the token is
         known.
         """
-        for sequence in plan.sampling_sequences():
-            sequence.expect_token()
-            if sequence.num_tokens >= sequence.max_total_tokens:
-                self._roster.leave_drawn(sequence)
+        numbers, sampling = self.seat_table.numbers, plan.num_sampled.nonzero()[0]
+        rows = plan.rows[sampling]
+        self.seat_table.expect_tokens(rows)
+        for index in sampling[numbers.num_tokens[rows] >= numbers.max_total_tokens[rows]].tolist():
+            self._roster.leave_drawn(plan.sequences[index])
 
     def check_integrity(self) -> None:
         """Raise AssertionError unless blocks, seats and queues are consistent; for tests and idle moments."""
@@ -219,15 +218,16 @@ class Scheduler:
     def _schedule_running(self, plan: StepPlan, running: list[Sequence], budget: int) -> tuple[int, bool]:
         self._cut_drafts()
         has_preempted = False
-        index = self._schedule_decodes(plan, running[:budget])
-        budget -= index
+        index = self._schedule_fitting(plan, running, budget)
+        budget -= int(plan.counts.sum())
+        more: list[tuple[Sequence, int]] = []
         while index < len(running) and budget > 0:
             sequence = running[index]
             if sequence.seat is None:
                 break  # preempted for an earlier one, like all that follow
             count = min(sequence.num_uncomputed_tokens, budget)
             missing = self._seats.num_missing_blocks(sequence, count)
-            if missing > self.pool.num_available and sequence.draft_token_ids:
+            if missing > self.pool.num_available and sequence.num_drafts:
                 sequence.draft_token_ids = []  # a guess must not cost another sequence its blocks
                 continue
             while missing > self.pool.num_available:
@@ -236,13 +236,41 @@ class Scheduler:
                 self._roster.preempt(self._running[-1], Reason.PREEMPTED_FOR_BLOCKS, sequence, shortage=shortage)
                 has_preempted = True
                 if sequence.seat is None:
+                    self._add(plan, more)
                     return budget, True
             if missing > 0:
                 self._seats.grow(sequence, missing)
-            plan.add(sequence, count)
+            more.append((sequence, count))
             budget -= count
             index += 1
+        self._add(plan, more)
         return budget, has_preempted
+
+    def _schedule_fitting(self, plan: StepPlan, running: list[Sequence], budget: int) -> int:
+        """Plan the leading sequences for which there are tokens and blocks; return how many.
+
+        In nearly every step these are all: only a lack of blocks needs a choice.
+        """
+        rows = self._roster.rows if running is self._running else ints(list(map(row_of, running)))
+        numbers = self.seat_table.numbers
+        due = numbers.num_tokens[rows] + numbers.num_drafts[rows] - numbers.num_computed_tokens[rows]
+        counts = np.minimum(due, np.maximum(budget - due.cumsum() + due, 0))
+        missing = self._seats.missing_blocks(rows, counts)
+        fits = (counts > 0) & (missing.cumsum() <= self.pool.num_available)
+        num_fitting = len(rows) if fits.all() else int(fits.argmin())
+        rows, counts, missing = rows[:num_fitting], counts[:num_fitting], missing[:num_fitting]
+        growing = missing.nonzero()[0]
+        if growing.size:
+            self._seats.grow_rows(rows[growing], missing[growing])
+        plan.add(self.seat_table, running[:num_fitting], rows, counts)
+        return num_fitting
+
+    def _add(self, plan: StepPlan, more: list[tuple[Sequence, int]]) -> None:
+        """Plan that many tokens of each of these sequences."""
+        if more:
+            sequences = [sequence for sequence, _ in more]
+            counts = ints([count for _, count in more])
+            plan.add(self.seat_table, sequences, ints(list(map(row_of, sequences))), counts)
 
     def _awake(self) -> list[Sequence]:
         """Return the running sequences except those that sit this step out; their drafts are dropped."""
@@ -251,42 +279,24 @@ class Scheduler:
             sequence.draft_token_ids = []
         return [running for running in self._running if running not in resting] if resting else self._running
 
-    def _schedule_decodes(self, plan: StepPlan, running: list[Sequence]) -> int:
-        """Plan the leading sequences that each compute just their newest token; return how many.
-
-        In most steps these are all or nearly all, and the general path takes several times as long for each.
-        """
-        block_size = self.pool.block_size
-        starts = []
-        for sequence in running:
-            start = sequence.num_computed_tokens
-            if sequence.num_tokens - start != 1 or sequence.draft_token_ids:
-                break
-            if start % block_size == 0 and start == len(sequence.block_ids) * block_size:
-                if not self.pool.num_available:
-                    break
-                self._seats.grow(sequence, 1)
-            starts.append(start)
-        plan.sequences = running[: len(starts)]
-        plan.starts = starts
-        plan.counts = [1] * len(starts)
-        plan.num_sampled = [1] * len(starts)
-        return len(starts)
-
     def _cut_drafts(self) -> None:
         """Cut drafts to the available room; the best sequences keep theirs first."""
-        limit = self.config.angles_change_after
-        drafting = [sequence for sequence in self._running if sequence.draft_token_ids]
-        room = self.draft_room() if drafting else 0
-        for sequence in drafting:
+        drafts = self.seat_table.numbers.num_drafts[self._roster.rows]
+        if not drafts.any():
+            return
+        room, limit = self.draft_room(), self.config.angles_change_after
+        for index in drafts.nonzero()[0].tolist():
+            sequence = self._running[index]
+            most = room
             if limit is not None and not sequence.has_long_angles:
-                del sequence.draft_token_ids[limit - sequence.num_tokens :]
-            del sequence.draft_token_ids[room:]
-            room -= len(sequence.draft_token_ids)
+                most = min(room, limit - sequence.num_tokens)
+            sequence.draft_token_ids = sequence.draft_token_ids[:most]
+            room -= sequence.num_drafts
 
     def _schedule_waiting(self, plan: StepPlan, budget: int) -> None:
         sharers: list[Sequence] = []
-        num_rows = self.config.max_sampled_rows - sum(plan.num_sampled)  # drafts may leave fewer than there are seats
+        started: list[tuple[Sequence, int]] = []
+        num_rows = self.config.max_sampled_rows - int(plan.num_sampled.sum())  # drafts may leave fewer than seats
         while self._waiting and len(sharers) <= self.config.max_num_seqs:
             sequence = self._waiting.peek()
             is_step_full = budget <= 0 or num_rows <= 0
@@ -310,7 +320,8 @@ class Scheduler:
             self._roster.start(sequence, shared, position)
             count = min(sequence.num_due_tokens, budget)
             self._seats.grow(sequence, self._seats.num_missing_blocks(sequence, count))
-            plan.add(sequence, count)
+            started.append((sequence, count))
             budget -= count
-            num_rows -= plan.num_sampled[-1]
+            num_rows -= count == sequence.num_due_tokens
+        self._add(plan, started)
         self._roster.wait(sharers)

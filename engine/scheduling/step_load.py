@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from operator import attrgetter
 
 from engine.scheduling.plan import StepPlan
 
@@ -24,23 +23,18 @@ class StepLoad:
     """Rows that the output matrix is applied to."""
 
 
-_num_cached_tokens = attrgetter("num_cached_tokens")
-
-
 def load_of(plan: StepPlan) -> StepLoad:
     """Return the size of a step."""
-    num_tokens = sum(plan.counts)
-    num_context_tokens = sum(plan.starts) + num_tokens
-    num_attended = num_context_tokens
-    if num_tokens > len(plan.counts):
-        pairs = zip(plan.starts, plan.counts, strict=True)
-        # A single token attends to its whole context, which is counted above; the others of a piece come on top.
-        num_attended += sum((count - 1) * start + count * (count - 1) // 2 for start, count in pairs if count > 1)
+    starts, counts = plan.starts, plan.counts
+    num_tokens = int(counts.sum())
+    num_context_tokens = int(starts.sum()) + num_tokens
+    # A single token attends to its whole context, which is counted above; the others of a piece come on top.
+    num_more = int(((counts - 1) * starts + counts * (counts - 1) // 2).sum())
     return StepLoad(
         num_tokens=num_tokens,
-        num_seqs=len(plan.counts),
+        num_seqs=len(counts),
         num_context_tokens=num_context_tokens,
-        num_shared_tokens=sum(map(_num_cached_tokens, plan.sequences)),
-        num_attended=num_attended,
-        num_logit_rows=sum(plan.num_sampled),
+        num_shared_tokens=int(plan.num_cached.sum()),
+        num_attended=num_context_tokens + num_more,
+        num_logit_rows=int(plan.num_sampled.sum()),
     )

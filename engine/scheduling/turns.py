@@ -5,11 +5,15 @@ The order within a tenant is the policy's.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from heapq import heappop, heappush, heapreplace
 
+import numpy as np
+
+from engine.scheduling.plan import StepPlan
 from engine.scheduling.request import Sequence
+from engine.scheduling.seat_table import SeatTable
 from engine.scheduling.waiting import Key, KeyedQueue
 
 
@@ -74,17 +78,70 @@ class TenantTurns:
             self.charge_time(sequence, sequence.num_prompt_tokens - sequence.num_cached_tokens)
             sequence.num_charged_tokens = sequence.num_tokens
 
-    def charge_output(self, sequences: Iterable[Sequence]) -> None:
-        """Charge the tokens of sequences since they were last charged."""
-        served: defaultdict[str, float] = defaultdict(float)
-        for sequence in sequences:
-            request = sequence.request
-            served[request.tenant] += (sequence.num_tokens - sequence.num_charged_tokens) / request.weight
-            sequence.num_charged_tokens = sequence.num_tokens
-        for tenant, amount in served.items():
-            self._served[tenant] = self.served(tenant) + amount
+    def charge(self, tenant: str, tokens_by_weight: float) -> None:
+        """Charge tokens, divided by the tenant's weight."""
+        self._served[tenant] = self.served(tenant) + tokens_by_weight
 
     def charge_time(self, sequence: Sequence, num_tokens: float) -> None:
         """Charge time that a sequence took for itself, as the tokens that could be computed in it."""
         request = sequence.request
-        self._served[request.tenant] = self.served(request.tenant) + num_tokens / request.weight
+        self.charge(request.tenant, num_tokens / request.weight)
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """Sequences whose tokens are charged together."""
+
+    priority: int
+    tenant: str
+    weight: float
+
+
+class Accounts:
+    """Sum a step's tokens by account, for all sequences at once.
+
+    Seated sequences have the number of their account; a number is used again once none has it.
+    """
+
+    def __init__(self) -> None:
+        self._accounts: list[Account] = []
+        self._number_of: dict[Account, int] = {}
+        self._num_seats: list[int] = []
+        self._free_numbers: list[int] = []
+
+    def take(self, sequence: Sequence) -> None:
+        """Give a newly seated sequence the number of its account."""
+        request = sequence.request
+        account = Account(request.priority, request.tenant, request.weight)
+        number = self._number_of.get(account)
+        if number is None:
+            number = self._number_of[account] = self._new_number(account)
+        self._num_seats[number] += 1
+        sequence.account = number
+
+    def leave(self, sequence: Sequence) -> None:
+        """Count the seat that a sequence leaves."""
+        number = sequence.account
+        self._num_seats[number] -= 1
+        if not self._num_seats[number]:
+            del self._number_of[self._accounts[number]]
+            self._free_numbers.append(number)
+
+    def charge(self, plan: StepPlan, table: SeatTable) -> Iterator[tuple[Account, float]]:
+        """Yield each account with its sampling sequences' tokens since they were last charged, by weight."""
+        numbers, rows = table.numbers, plan.rows[plan.num_sampled > 0]
+        num_new = numbers.num_tokens[rows] - numbers.num_charged_tokens[rows]
+        numbers.num_charged_tokens[rows] = numbers.num_tokens[rows]
+        sums = np.bincount(numbers.account[rows], weights=num_new)
+        for number in sums.nonzero()[0].tolist():
+            account = self._accounts[number]
+            yield account, float(sums[number]) / account.weight
+
+    def _new_number(self, account: Account) -> int:
+        if self._free_numbers:
+            number = self._free_numbers.pop()
+            self._accounts[number] = account
+            return number
+        self._accounts.append(account)
+        self._num_seats.append(0)
+        return len(self._accounts) - 1

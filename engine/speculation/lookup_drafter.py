@@ -149,7 +149,7 @@ class LookupDrafter:
         self.counters.num_drafted += num_drafts
         self.counters.num_accepted += num_accepted
         num_sequences = len(plan.sequences)
-        if sum(plan.counts) == num_sequences + num_drafts and all(plan.num_sampled):
+        if plan.counts.sum() == num_sequences + num_drafts and plan.num_sampled.all():
             self._cost.observe(num_sequences, num_drafts=num_drafts, seconds=seconds)
         if self._has_searched:
             self._judge(num_sequences, num_drafts, num_accepted)

@@ -34,8 +34,7 @@ def measure_decode_step(scale: Scale, device: torch.device) -> list[Row]:
         began = time.perf_counter()
         engine.step()
         seconds.append(time.perf_counter() - began)
-        starts = engine.scheduler.last_plan.starts
-        contexts.append(sum(starts) / len(starts) + 1)
+        contexts.append(float(engine.scheduler.last_plan.starts.mean()) + 1)
     context, median = statistics.mean(contexts), statistics.median(seconds)
     read = decode_step_bytes(figures_of(scale.llama), batch=scale.step_batch, context=context)
     ideal = scale.limits.bytes_per_second
@@ -132,7 +131,7 @@ def _decoding_engine(scale: Scale, device: torch.device, **settings: Any) -> Eng
     while num_decodes < _UNCOUNTED_STEPS:
         engine.step()
         plan = engine.scheduler.last_plan
-        num_decodes += len(plan.counts) == scale.step_batch and max(plan.counts) == 1
+        num_decodes += len(plan.counts) == scale.step_batch and plan.counts.max() == 1
         if not engine.has_work:
             raise RuntimeError("The requests ended before all of them decoded together.")
     return engine

@@ -6,7 +6,8 @@ import json
 import os
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from engine.config import EngineConfig
@@ -16,6 +17,34 @@ from engine.scheduling.decisions import Decision
 from engine.scheduling.request import NewRequest
 from engine.stats import EngineStats
 from lab.no_compute import NUM_SEATS, STEP_SECONDS, TOKENS_A_STEP
+
+
+@dataclass(slots=True)
+class _Answer:
+    """A request that is being answered: with `length` of these tokens in all."""
+
+    new: NewRequest
+    token_ids: list[int]
+    length: int
+    num_generated: int
+    num_reported: int
+
+    @property
+    def finish_reason(self) -> FinishReason | None:
+        if self.num_generated < self.length:
+            return None
+        return FinishReason.STOP if self.length == len(self.token_ids) else FinishReason.LENGTH
+
+    def deltas(self) -> list[TokenDelta]:
+        """Return the tokens that are not reported yet, for each child."""
+        token_ids = self.token_ids[self.num_reported : self.num_generated]
+        self.num_reported = self.num_generated
+        return [
+            TokenDelta(
+                request_id=self.new.request_id, index=index, token_ids=token_ids[:], finish_reason=self.finish_reason
+            )
+            for index in range(self.new.params.n)
+        ]
 
 
 class EchoEngine:
@@ -36,7 +65,7 @@ class EchoEngine:
         self._tokens_a_step = int(os.environ[TOKENS_A_STEP])
         self._num_seats = int(os.environ[NUM_SEATS])
         self._waiting: deque[NewRequest] = deque()
-        self._running: dict[int, tuple[NewRequest, list[int], int]] = {}  # answer, and its tokens given so far
+        self._running: dict[int, _Answer] = {}
         self._ended: list[TokenDelta] = []  # aborted since the last step
         self._stats = EngineStats()
 
@@ -56,7 +85,8 @@ class EchoEngine:
         known = ids & {*self._running, *(new.request_id for new in self._waiting)}
         self._waiting = deque(new for new in self._waiting if new.request_id not in ids)
         for request_id in known:
-            self._running.pop(request_id, None)
+            answer = self._running.pop(request_id, None)
+            self._ended += [] if answer is None else answer.deltas()
             self._ended.append(TokenDelta(request_id=request_id, finish_reason=FinishReason.ABORT))
 
     def abort_children(self, children: Iterable[tuple[int, int]]) -> None:
@@ -68,29 +98,32 @@ class EchoEngine:
             time.sleep(self._step_seconds)
         while self._waiting and len(self._running) < self._num_seats:
             new = self._waiting.popleft()
-            answer = [*self.answer_to(new), self.info.eos_token_ids[0]]
-            self._running[new.request_id] = new, answer, len(new.output_token_ids)
+            token_ids = [*self.answer_to(new), self.info.eos_token_ids[0]]
+            most, num_given = new.params.max_tokens, len(new.output_token_ids)
+            length = len(token_ids) if most is None else min(len(token_ids), most)
+            self._running[new.request_id] = _Answer(new, token_ids, length, num_given, num_given)
         deltas, self._ended = self._ended, []
         for request_id in list(self._running):
             deltas += self._advance(request_id)
         self._stats.scheduler.num_steps += 1
         return deltas
 
-    def _advance(self, request_id: int) -> Iterator[TokenDelta]:
-        new, answer, num_answered = self._running[request_id]
-        length = len(answer) if new.params.max_tokens is None else min(len(answer), new.params.max_tokens)
-        end = min(num_answered + self._tokens_a_step, length)
-        reason = None
-        if end >= length:
-            reason = FinishReason.STOP if length == len(answer) else FinishReason.LENGTH
+    def release(self) -> list[TokenDelta]:
+        """Return the tokens that steps have held."""
+        deltas: list[TokenDelta] = []
+        for answer in self._running.values():
+            deltas += answer.deltas()
+        return deltas
+
+    def _advance(self, request_id: int) -> list[TokenDelta]:
+        """Generate the next tokens of a request; return the deltas that are due, as the engine does."""
+        answer = self._running[request_id]
+        answer.num_generated = min(answer.num_generated + self._tokens_a_step, answer.length)
+        has_ended = answer.finish_reason is not None
+        if has_ended:
             del self._running[request_id]
             self._stats.requests.num_finished += 1
-        else:
-            self._running[request_id] = new, answer, end
-        for index in range(new.params.n):
-            yield TokenDelta(
-                request_id=request_id, index=index, token_ids=answer[num_answered:end], finish_reason=reason
-            )
+        return answer.deltas() if has_ended or answer.new.params.stop else []
 
     def stats(self) -> EngineStats:
         self._stats.load.num_running, self._stats.load.num_waiting = len(self._running), len(self._waiting)

@@ -22,6 +22,7 @@ from engine.scheduling.blocks import BlockPool
 from engine.scheduling.plan import StepPlan
 from engine.scheduling.request import Request
 from engine.scheduling.scheduler import Scheduler
+from engine.scheduling.seat_table import SeatTable
 from engine.scheduling.step_load import load_of
 from engine.stats import CacheCounters, SchedulerCounters
 from lab.simulation.cost import CostModel
@@ -149,7 +150,7 @@ class Simulator:
 
     def draw(self, plan: StepPlan, started: float, rows: list[int] | None) -> list[SimulatedSequence]:
         """Give each sampling sequence its token; return the completed sequences."""
-        return self._times.observe(plan, began=started, now=self.now)
+        return self._times.observe(plan, self.scheduler.seat_table, began=started, now=self.now)
 
     def record(self, plan: StepPlan, drawn: list[SimulatedSequence] | None) -> list[SimulatedSequence]:
         """Return the drawn sequences: they already count their tokens."""
@@ -196,28 +197,23 @@ class _Times:
         self._gaps = LatencyHistogram()
         self._num_output_tokens = 0
 
-    def observe(self, plan: StepPlan, *, began: float, now: float) -> list[SimulatedSequence]:
+    def observe(self, plan: StepPlan, table: SeatTable, *, began: float, now: float) -> list[SimulatedSequence]:
         """Give each sampling sequence its token; return the completed sequences."""
-        ended = []
-        num_steady = 0
         sequences = cast(list[SimulatedSequence], plan.sequences)  # the simulator adds no others
-        for sequence, count, num_sampled in zip(sequences, plan.counts, plan.num_sampled, strict=True):
-            num_tokens = sequence.num_tokens
-            if count == 1 and num_sampled and num_tokens > sequence.num_prompt_tokens:
-                num_steady += 1  # its last token came in the previous step
-            else:
-                self._observe_piece(sequence, num_sampled, now=now)
-            if num_sampled:
-                sequence.num_tokens = num_tokens = num_tokens + 1
-                if num_tokens == sequence.num_tokens_at_end:
-                    ended.append(sequence)
-        self._gaps.add(now - began, num_steady)
-        return ended
+        num_tokens, is_sampled = table.numbers.num_tokens[plan.rows], plan.num_sampled > 0
+        has_output = num_tokens > table.numbers.num_prompt_tokens[plan.rows]
+        is_steady = is_sampled & has_output & (plan.counts == 1)  # its last token came in the previous step
+        for index in (~is_steady).nonzero()[0].tolist():
+            self._observe_piece(sequences[index], is_sampled=bool(is_sampled[index]), now=now)
+        table.numbers.num_tokens[plan.rows] += is_sampled
+        self._gaps.add(now - began, int(is_steady.sum()))
+        at_end = np.array([sequence.num_tokens_at_end for sequence in sequences])
+        return [sequences[index] for index in (is_sampled & (num_tokens + 1 == at_end)).nonzero()[0].tolist()]
 
-    def _observe_piece(self, sequence: SimulatedSequence, num_sampled: int, *, now: float) -> None:
-        if num_sampled and math.isnan(sequence.first_token_at):
+    def _observe_piece(self, sequence: SimulatedSequence, *, is_sampled: bool, now: float) -> None:
+        if is_sampled and math.isnan(sequence.first_token_at):
             sequence.first_token_at = now
-        elif num_sampled:
+        elif is_sampled:
             self._gaps.add(now - sequence.times.queued_at)  # it was preempted right after its last token
 
     def end(self, sequence: SimulatedSequence, now: float) -> None:

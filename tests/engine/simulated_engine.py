@@ -89,7 +89,9 @@ class SimulatedEngine:
         ended = self._loop.step()
         self.now = began + 1.0
         plan = self.scheduler.last_plan
-        return list(zip(plan.sequences, plan.counts, strict=True)) or [(sequence, 0) for sequence in ended or ()]
+        return list(zip(plan.sequences, plan.counts.tolist(), strict=True)) or [
+            (sequence, 0) for sequence in ended or ()
+        ]
 
     def start(self, plan: StepPlan, pending: StepPlan | None) -> None:
         if self.watch is not None:
@@ -98,7 +100,7 @@ class SimulatedEngine:
         assert sum(plan.counts) <= self.max_num_batched_tokens
 
     def draw(self, plan: StepPlan, started: None, rows: list[int] | None) -> StepPlan | None:
-        return plan if any(plan.num_sampled) else None
+        return plan if plan.num_sampled.any() else None
 
     def record(self, plan: StepPlan, drawn: StepPlan | None) -> list[Sequence]:
         """Append what the plan samples; return who ends with it."""

@@ -154,7 +154,7 @@ def run(llm: LLM, *, most_steps: int = 10**6) -> dict[int, list[int]]:
     given: dict[int, list[int]] = defaultdict(list)
     while llm.engine.has_work and most_steps > 0:
         most_steps -= 1
-        for delta in llm.engine.step():
+        for delta in (*llm.engine.step(), *llm.engine.release()):
             given[delta.request_id] += delta.token_ids
     llm.engine.abort(range(len(STORIES)))
     while llm.engine.has_work:

@@ -10,8 +10,6 @@ import random
 from collections.abc import Sequence as AnySequence
 from types import SimpleNamespace
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
 from engine.config import EngineConfig
@@ -23,6 +21,8 @@ from engine.params import SamplingParams
 from engine.sampling.scoring import prompt_parts
 from engine.scheduling.plan import StepPlan
 from engine.scheduling.request import Sequence
+from engine.scheduling.seat_numbers import Int64
+from engine.scheduling.seat_table import SeatTable
 from engine.scheduling.swap import SwapRule, SwapSpace
 
 VOCAB_SIZE = 7
@@ -140,8 +140,8 @@ class HashedSamples:
         self.tokens = torch.tensor(tokens, dtype=torch.int64)
         self._logprobs = logprobs
 
-    def read(self) -> tuple[list[int], dict[int, TokenLogprobs]]:
-        return self.tokens.tolist(), dict(self._logprobs)
+    def read(self) -> tuple[Int64, dict[int, TokenLogprobs]]:
+        return self.tokens.numpy(), dict(self._logprobs)
 
 
 class HashingRunner:
@@ -161,14 +161,12 @@ class HashingRunner:
         self._host_blocks = [[_NOTHING] * config.block_size for _ in range(num_host_blocks)]
         self._prefix_slots: dict[Sequence, list[Slot]] = {}
 
-    def forward(
-        self, plan: StepPlan, block_tables: npt.NDArray[np.int32], *, pending: PendingTokens | None = None
-    ) -> list[Row]:
+    def forward(self, plan: StepPlan, table: SeatTable, *, pending: PendingTokens | None = None) -> list[Row]:
         """Write the step's slots and return the rows to sample."""
         self._copy(plan)
-        arrays = build_arrays(plan, block_tables, block_size=self.config.block_size)
+        arrays = build_arrays(plan, table, block_size=self.config.block_size)
         tokens = torch.from_numpy(arrays.token_ids.copy())
-        assert pending is not None or not arrays.pending_rows
+        assert pending is not None or not arrays.pending_rows.size
         if pending is not None:
             pending.write(tokens, arrays)
         rows = self._compute(arrays, tokens.tolist())

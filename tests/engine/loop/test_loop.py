@@ -176,7 +176,8 @@ class Trial:
 
     def _step(self) -> None:
         self.now += 1.0
-        for delta in self.engine.step():
+        released = self.engine.release() if self.rng.random() < 0.3 else []
+        for delta in (*released, *self.engine.step()):
             self.asked[delta.request_id].append(delta)
         self.engine.scheduler.check_integrity()
 

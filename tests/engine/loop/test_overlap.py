@@ -54,9 +54,9 @@ def test_all_that_is_told_is_the_same(settings: dict[str, Any], model: TinyModel
 
 def test_tokens_are_told_one_step_later(model: TinyModel) -> None:
     engine = make_engine(model, overlap=True)
-    engine.add(new_request(0, [5, 6, 7], params=SamplingParams(temperature=0.0, max_tokens=3, ignore_eos=True)))
-    reported = [[len(delta.token_ids) for delta in engine.step()] for _ in range(4)]
-    assert reported == [[], [1], [1], [1]]
+    engine.add(new_request(0, [5, 6, 7], params=SamplingParams(temperature=0.0, max_tokens=4, ignore_eos=True)))
+    reported = [[len(delta.token_ids) for delta in (*engine.step(), *engine.release())] for _ in range(5)]
+    assert reported == [[], [1], [1], [], [2]]  # without its seat, a sequence reports its tokens when it ends
     assert not engine.has_work
 
 

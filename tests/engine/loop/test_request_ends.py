@@ -119,7 +119,7 @@ def test_an_abort_at_any_step_gives_no_late_token_and_changes_no_other(
     engine = make_engine(model, max_num_batched_tokens=16, num_kv_blocks=12, admission="prompt", overlap=overlap)
     for request_id in range(8):
         engine.add(new_request(request_id, model.prompts[request_id], params=seeded(request_id)))
-    early = [delta for _ in range(num_steps) for delta in engine.step()]
+    early = [delta for _ in range(num_steps) for delta in (*engine.step(), *engine.release())]
     unfinished = {(0, index) for index in (0, 1)} - {
         (delta.request_id, delta.index) for delta in early if delta.finish_reason
     }

@@ -8,7 +8,7 @@ import pytest
 
 from engine.build import build_engine
 from engine.config import EngineConfig
-from engine.loop.recorder import Recorder
+from engine.loop.recorder import Appended, Recorded, Recorder
 from engine.loop.work import WorkCounter
 from engine.models.step_model import ModelSizes
 from engine.outputs import FinishReason, SequenceTimes, TokenDelta
@@ -16,6 +16,7 @@ from engine.params import SamplingParams
 from engine.process.messages import Progress, decode_from_engine, encode
 from engine.scheduling.plan import StepPlan
 from engine.scheduling.request import Sequence
+from engine.scheduling.seat_numbers import ints
 from engine.stats import BOUNDS_SECONDS, EngineStats, Histogram
 from tests.engine.builders import new_request
 from tests.engine.simulated_engine import SimulatedEngine
@@ -25,7 +26,7 @@ SIZES = ModelSizes(num_layer_weights=1000, num_head_weights=500, attention_width
 
 
 def plan_of(starts: list[int], counts: list[int], num_sampled: list[int]) -> StepPlan:
-    return StepPlan(sequences=[], starts=starts, counts=counts, num_sampled=num_sampled)
+    return StepPlan(sequences=[], starts=ints(starts), counts=ints(counts), num_sampled=ints(num_sampled))
 
 
 def test_a_decode_step_reads_all_weights_and_every_context() -> None:
@@ -82,7 +83,8 @@ def test_a_request_is_timed_from_its_arrival_to_its_end() -> None:
     recorder = Recorder(engine.scheduler)
     for now, token_ids, reason in [(5.0, [7], None), (9.0, [7] * 4, None), (11.0, [], FinishReason.LENGTH)]:
         engine.now = now
-        recorder.report([(sequence, TokenDelta(request_id=0, token_ids=token_ids, finish_reason=reason))])
+        delta = TokenDelta(request_id=0, token_ids=token_ids, finish_reason=reason)
+        recorder.report(Recorded(others=[Appended(sequence, delta, len(token_ids))]))
     timings = recorder.timings
     assert timings.queue_time.sum_seconds == 2.0
     assert timings.time_to_first_token.sum_seconds == 5.0
@@ -96,11 +98,10 @@ def test_the_gaps_of_sequences_that_had_their_last_tokens_at_different_times_are
     for prompt in ([1, 2, 3], [4, 5], [6]):
         engine.add(prompt, 9)
     engine.step()
-    first, second, third = engine.scheduler.running_sequences()
-    recorder = Recorder(engine.scheduler)
-    for now, sequences in [(2.0, [first, second]), (3.0, [third]), (5.0, [first, second, third])]:
+    plan, recorder = engine.scheduler.last_plan, Recorder(engine.scheduler)
+    for now, going_on in [(2.0, [0, 1]), (3.0, [2]), (5.0, [0, 1, 2])]:
         engine.now = now
-        recorder.report([(sequence, TokenDelta(request_id=0, token_ids=[7])) for sequence in sequences])
+        recorder.report(Recorded(plan, ints(going_on)))
     latency = recorder.timings.inter_token_latency
     assert latency.sum_seconds == 3.0 + 3.0 + 2.0
     assert [count for count in latency.counts if count] == [1, 2]
@@ -126,9 +127,9 @@ def test_the_last_delta_of_a_sequence_tells_its_times() -> None:
     recorder = Recorder(engine.scheduler)
     first, last = TokenDelta(request_id=0, token_ids=[4]), TokenDelta(request_id=0, token_ids=[5])
     engine.now = 5.0
-    recorder.report([(sequence, first)])
+    recorder.report(Recorded(others=[Appended(sequence, first, 1)]))
     engine.now, last.finish_reason = 9.0, FinishReason.STOP
-    recorder.report([(sequence, last)])
+    recorder.report(Recorded(others=[Appended(sequence, last, 1)]))
     assert first.times is None
     assert last.times == SequenceTimes(arrived_at=0.0, started_at=2.0, first_token_at=5.0, ended_at=9.0)
     assert decode_from_engine(encode(Progress([last], EngineStats(), 1))) == Progress([last], EngineStats(), 1)

@@ -9,7 +9,7 @@ import pytest
 from engine.outputs import FinishReason, TokenDelta
 from engine.process import outbox as outbox_module
 from engine.process.messages import Progress, decode_from_engine, encode
-from engine.process.outbox import HOLD_SECONDS, Outbox
+from engine.process.outbox import Outbox
 from engine.scheduling.decisions import Decision, Reason
 from engine.stats import EngineStats, SchedulerCounters, SizeHistogram
 
@@ -62,36 +62,6 @@ def test_a_slow_reader_gets_every_token_in_order_without_stalling_the_loop() -> 
 
 def tokens_of(messages: list[Progress]) -> list[list[list[int]]]:
     return [[delta.token_ids for delta in message.outputs] for message in messages]
-
-
-def test_tokens_come_together_with_the_end_of_their_child() -> None:
-    sent: list[Progress] = []
-    outbox = Outbox(sent.append, monotonic=lambda: 0.0)
-    for step in range(5):
-        put(outbox, step, (1, step), (2, step))
-    put(outbox, 5, (1, 5), finish=FinishReason.LENGTH)
-    outbox.close()
-    assert [tokens for message in tokens_of(sent) for tokens in message] == [[0, 1, 2, 3, 4, 5], [0, 1, 2, 3, 4]]
-
-
-def test_tokens_of_a_request_with_stop_strings_come_one_by_one_until_its_last_child_ends() -> None:
-    reader = SlowReader()
-    outbox = Outbox(reader.receive, monotonic=lambda: 0.0)
-    outbox.watch(1, num_children=2)
-    put(outbox, 1, (1, 7), (2, 8))
-    first = reader.receive_one()
-    put(outbox, 2, (1, 9), finish=FinishReason.STOP)
-    second = reader.receive_one()
-    outbox.put([TokenDelta(request_id=1, index=1, token_ids=[10])], stats_after(3))
-    assert tokens_of([first, second, reader.receive_one()]) == [[[7]], [[9]], [[10]]]
-
-
-def test_tokens_that_have_waited_for_long_come_without_an_end() -> None:
-    reader, clock = SlowReader(), iter([0.0, 0.1, 0.1 + HOLD_SECONDS])
-    outbox = Outbox(reader.receive, monotonic=clock.__next__)
-    put(outbox, 1, (1, 7), (2, 8))
-    put(outbox, 2, (1, 9))
-    assert tokens_of([reader.receive_one()]) == [[[7, 9], [8]]]
 
 
 def test_closing_sends_what_is_left() -> None:

@@ -21,7 +21,8 @@ VOCAB = 40
 
 def edited(book: EditBook, owners: list[Sequence], logits: Tensor, offsets: list[int] | None = None) -> Tensor:
     """Return fp32 logits after the edits; every row."""
-    edits = book.edits(owners, np.array(offsets or [0] * len(owners), dtype=np.int64), [])
+    seats = np.array([sequence.row for sequence in owners])
+    edits = book.edits(owners, seats, np.array(offsets or [0] * len(owners), dtype=np.int64), [])
     logits = logits.clone()
     if edits is None:
         return logits.float()
@@ -34,7 +35,7 @@ def edited(book: EditBook, owners: list[Sequence], logits: Tensor, offsets: list
 
 
 def after_take(*owners: Sequence) -> EditBook:
-    book = EditBook()
+    book = EditBook(max((sequence.row for sequence in owners), default=0) + 1)
     for sequence in owners:
         book.write(sequence)
     return book
@@ -176,7 +177,7 @@ def test_a_word_may_be_begun_in_the_output_and_go_on_in_drafts() -> None:
 
 def test_a_request_without_wishes_costs_no_edits() -> None:
     sequence = seated(PROMPT, OUTPUT)
-    assert after_take(sequence).edits([sequence], np.zeros(1, dtype=np.int64), []) is None
+    assert after_take(sequence).edits([sequence], np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.int64), []) is None
 
 
 @pytest.mark.parametrize(

@@ -10,13 +10,18 @@ from torch import Tensor
 
 from engine.errors import InvalidParamsError
 from engine.grammars.masks import RowMasks
-from engine.outputs import BROKEN_ROW, NO_TOKEN
+from engine.outputs import BROKEN_ROW, NO_TOKEN, TokenLogprobs
 from engine.params import SamplingParams
 from engine.sampling.edits import Edits
 from engine.sampling.penalties import Pairs
 from engine.sampling.randomness import uniforms
-from engine.sampling.sampler import sample
+from engine.sampling.sampler import Samples, sample
 from engine.sampling.table import SamplingRows, neutral_rows
+
+
+def read(samples: Samples) -> tuple[list[int], dict[int, TokenLogprobs]]:
+    tokens, logprobs = samples.read()
+    return tokens.tolist(), logprobs
 
 
 def rows(count: int, *, seed: int = 11, edits: Edits | None = None, **fields: float) -> SamplingRows:
@@ -30,7 +35,7 @@ LOGITS = torch.tensor([0.0, 1.0, 2.0, 3.0, 2.5, -1.0])
 
 
 def frequencies(count: int = 20_000, **fields: Any) -> Tensor:
-    tokens, _ = sample(LOGITS.repeat(count, 1), rows(count, **fields)).read()
+    tokens, _ = read(sample(LOGITS.repeat(count, 1), rows(count, **fields)))
     return torch.bincount(torch.tensor(tokens), minlength=6) / count
 
 
@@ -72,19 +77,19 @@ def test_top_p_applies_to_what_top_k_left() -> None:
 
 def test_top_p_looks_past_the_first_candidates_when_it_must() -> None:
     flat = torch.zeros(400, 5000)
-    tokens, _ = sample(flat, rows(400, top_p=0.99)).read()
+    tokens, _ = read(sample(flat, rows(400, top_p=0.99)))
     assert len(set(tokens)) > 350
 
 
 def test_a_greedy_row_takes_the_most_likely() -> None:
-    assert sample(LOGITS[None].clone(), rows(1, is_greedy=True)).read()[0] == [3]
+    assert read(sample(LOGITS[None].clone(), rows(1, is_greedy=True)))[0] == [3]
 
 
 def test_a_token_of_probability_zero_is_never_drawn() -> None:
     logits = torch.full((5000, 50), -torch.inf)
     logits[:, 20:30] = 0.0
     for fields in ({}, {"top_p": 0.9}, {"top_k": 40}):
-        tokens, _ = sample(logits.clone(), rows(5000, **fields)).read()
+        tokens, _ = read(sample(logits.clone(), rows(5000, **fields)))
         assert all(20 <= token < 30 for token in tokens)
 
 
@@ -95,16 +100,16 @@ def test_a_row_does_not_depend_on_its_neighbours() -> None:
     mixed.top_k[:] = [0, 5, 0, 80, 0, 0]
     mixed.top_p[:] = [1.0, 0.9, 0.5, 1.0, 0.99, 1.0]
     mixed.is_greedy[:] = [False, False, False, False, False, True]
-    together, _ = sample(logits.clone(), mixed).read()
+    together, _ = read(sample(logits.clone(), mixed))
     for row in range(6):
         one = rows(1, top_k=mixed.top_k[row], top_p=mixed.top_p[row], is_greedy=mixed.is_greedy[row])
         one.positions[:] = row
-        assert sample(logits[row : row + 1].clone(), one).read()[0] == [together[row]]
+        assert read(sample(logits[row : row + 1].clone(), one))[0] == [together[row]]
 
 
 def test_forbidden_tokens_are_not_taken_but_keep_their_logprob() -> None:
     edits = Edits(forbidden=Pairs.of([0], [[3]]))
-    tokens, logprobs = sample(LOGITS[None].clone(), rows(1, is_greedy=True, edits=edits, num_logprobs=2)).read()
+    tokens, logprobs = read(sample(LOGITS[None].clone(), rows(1, is_greedy=True, edits=edits, num_logprobs=2)))
     assert tokens == [4]
     assert logprobs[0].top_token_ids == [3, 4]
     assert logprobs[0].rank == 2
@@ -112,12 +117,12 @@ def test_forbidden_tokens_are_not_taken_but_keep_their_logprob() -> None:
 
 
 def test_logprobs_are_of_the_raw_distribution() -> None:
-    _, logprobs = sample(LOGITS[None].clone(), rows(1, temperature=5.0, top_k=2, num_logprobs=3)).read()
+    _, logprobs = read(sample(LOGITS[None].clone(), rows(1, temperature=5.0, top_k=2, num_logprobs=3)))
     assert logprobs[0].top_logprobs == pytest.approx(LOGITS.log_softmax(-1)[[3, 4, 2]].tolist(), abs=1e-5)
 
 
 def test_no_logprobs_cost_nothing_when_none_are_asked_for() -> None:
-    assert sample(LOGITS[None].clone(), rows(1)).read()[1] == {}
+    assert read(sample(LOGITS[None].clone(), rows(1)))[1] == {}
 
 
 def test_random_numbers_are_even_and_differ_between_neighbouring_seeds() -> None:
@@ -230,7 +235,7 @@ def test_a_broken_row_is_told_from_one_whose_tokens_are_all_forbidden(
     name: str, way: dict[str, Any], edits: Edits | None
 ) -> None:
     logits = torch.tensor([BROKEN[name], [1.0, 2.0, 3.0], [float("-inf"), 5.0, float("-inf")]])
-    tokens, _ = sample(logits, rows(3, edits=edits, **way)).read()
+    tokens, _ = read(sample(logits, rows(3, edits=edits, **way)))
     assert tokens[0] == BROKEN_ROW
     assert tokens[1] == NO_TOKEN if edits is not None else tokens[1] >= 0
     assert tokens[2] == 1
@@ -241,4 +246,4 @@ def test_masks_that_leave_nothing_are_no_broken_rows(way: dict[str, Any]) -> Non
     logits = torch.tensor([[1.0, 2.0, 3.0], [1.0, float("nan"), 3.0], [1.0, 2.0, 3.0]])
     asked = rows(3, **way)
     asked.masks = RowMasks(torch.tensor([[0], [0], [0b010]], dtype=torch.int32), torch.arange(3))
-    assert sample(logits, asked).read()[0] == [NO_TOKEN, BROKEN_ROW, 1]
+    assert read(sample(logits, asked))[0] == [NO_TOKEN, BROKEN_ROW, 1]

@@ -36,7 +36,7 @@ def test_the_other_children_finish_whatever_the_child_was_doing(
 def run(engine: Engine) -> dict[int, tuple[list[int], FinishReason | None]]:
     found: dict[int, tuple[list[int], FinishReason | None]] = {}
     while engine.has_work:
-        for delta in engine.step():
+        for delta in (*engine.step(), *engine.release()):
             tokens, _ = found.get(delta.index, ([], None))
             found[delta.index] = ([*tokens, *delta.token_ids], delta.finish_reason)
             if delta.index == 1 and len(found[1][0]) == 3 and delta.finish_reason is None:

@@ -39,7 +39,7 @@ class CostlyEngine(SimulatedEngine):
         self._loop.step()
         self.started.update(one.request.tenant for one in set(self.scheduler.running_sequences()) - before)
         plan = self.scheduler.last_plan
-        return list(zip(plan.sequences, plan.counts, strict=True))
+        return list(zip(plan.sequences, plan.counts.tolist(), strict=True))
 
     def steps(self, count: int) -> None:
         for _ in range(count):

@@ -112,7 +112,7 @@ def test_a_block_is_shareable_only_after_its_last_token_was_computed() -> None:
     engine.add(prompt, 1)
     for num_written in (0, 8, 16, 24):
         plan = scheduler.schedule()
-        assert plan.starts == [num_written]
+        assert plan.starts.tolist() == [num_written]
         # While the step runs, its blocks are taken and their tokens known, and nothing is in them yet.
         assert len(pool.match(pool.chain(""), prompt, 7)[0]) == num_written // 4
         scheduler.advance(plan)

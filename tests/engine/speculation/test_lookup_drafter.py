@@ -78,12 +78,12 @@ class Simulation:
         """Run one step; return how many drafts were computed."""
         self.loop.step()
         self.scheduler.check_integrity()
-        return sum(count - 1 for count in self.scheduler.last_plan.num_sampled if count)
+        return sum(count - 1 for count in self.scheduler.last_plan.num_sampled.tolist() if count)
 
     def start(self, plan: StepPlan, pending: object) -> None:
-        self.clock.now += self.seconds(sum(plan.counts))
+        self.clock.now += self.seconds(int(plan.counts.sum()))
         self.num_steps += 1
-        self.num_rows += sum(plan.counts)
+        self.num_rows += int(plan.counts.sum())
 
     def draw(self, plan: StepPlan, started: None, rows: list[int] | None) -> StepPlan:
         return plan
