@@ -8,6 +8,7 @@ import typer
 
 from cli.table import print_table
 from cli.transactions import DataDirOption, admin_transaction, administration
+from jobs.engines.engine import label
 from jobs.lines.document_bodies import shown_model
 
 app = typer.Typer(help="Workers: list, drain and resume.", no_args_is_help=True)
@@ -19,7 +20,6 @@ WorkerId = Annotated[str, typer.Argument(metavar="WORKER", help="Id, as `workers
 def workers_list(data_dir: DataDirOption = None) -> None:
     """List the live workers, oldest first."""
     from jobs.chunks.fleet import live_workers, out_reason_of
-    from jobs.engines.engine import label
 
     with admin_transaction(data_dir) as session:
         rows = [
