@@ -117,7 +117,7 @@ def _shown_choice(choice: Mapping[str, Any]) -> Mapping[str, Any]:
     return shown | ({"message": message} if not _thoughts(choice) else _with_thoughts(choice, message))
 
 
-def _with_thoughts(choice: Mapping[str, Any], message: Mapping[str, Any]) -> Mapping[str, Any]:
+def _with_thoughts(choice: Mapping[str, Any], message: Mapping[str, Any]) -> dict[str, Any]:
     """Return a choice's message and the end of its thoughts, in the form of our own engine."""
     has_answer = bool(message["content"] or message.get("tool_calls"))
     is_cut = choice["finish_reason"] == "length" and not has_answer

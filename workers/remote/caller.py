@@ -316,10 +316,9 @@ class Caller:
             now = self._monotonic()
             self._learn(verdict, began_at=now, is_full=False, deadline=now + self._check.seconds_left)
             return False
-        reason = getattr(verdict, "reason", None) or getattr(verdict, "message", "")
-        self._note_away(
-            Away(reason=reason if isinstance(verdict, Denied) else f"a check request gets no answer: {reason}")
-        )
+        reason = verdict.message if isinstance(verdict, Refused) else verdict.reason
+        is_denied = isinstance(verdict, Denied)
+        self._note_away(Away(reason=reason if is_denied else f"a check request gets no answer: {reason}"))
         return False
 
 

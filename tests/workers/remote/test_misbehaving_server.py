@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from jobs.lines.needs import Need
 from tests.workers.remote.builders import Post
 from tests.workers.remote.fake_server import FakeServer
 from workers.remote import caller as calling
 from workers.remote import exchange as exchanging
+from workers.remote.dialects import VLLM
 from workers.remote.sizes import TokenSizes
 
 MakeLine = Callable[..., dict[str, Any]]
@@ -48,7 +51,8 @@ def test_every_line_has_its_own_end_and_only_answers_are_billed(
 ) -> None:
     texts = [f"misbehave {name}" for name in ENDS] + ["Hello", "Hello again"]
     submit_valid([asking(line, number, text) for number, text in enumerate(texts)])
-    post.open(sizes=TokenSizes(tokenizer, max_model_len=512))
+    reads_texts = replace(VLLM, meets=~Need.TOKEN_PROMPTS)  # so that they reach the server as they are
+    post.open(sizes=TokenSizes(tokenizer, max_model_len=512), dialect=reads_texts)
     while post.rows("SELECT 1 FROM chunk WHERE state = 'ready'"):
         assert post.run_next()
     results = post.results()

@@ -152,7 +152,7 @@ def test_what_was_paid_for_lines_that_are_given_back_is_kept(
     submit_valid([line(0)])
     server.default = "misnumbered"
     assert not post.run_next()
-    assert post.rows("SELECT num_results::int, wasted_output_tokens::int FROM ledger") == [(0, 8)]
+    assert post.rows("SELECT num_results::int, wasted_output_tokens::int FROM ledger") == [(0, 2)]
 
 
 def test_a_need_that_the_engine_does_not_meet_is_refused_by_name(
@@ -240,6 +240,10 @@ def test_a_drain_gives_lines_back_and_closes_their_connections(
     post.open(patience=Patience())
     thread = post.begin_next()
     server.wait_for(lambda: server.num_asked["misbehave hang"] == 1 and server.num_computing == 1)
+    for _ in range(400):  # a busy machine may not have read the answer yet
+        if post.rows("SELECT 1 FROM result"):
+            break
+        post.wait_a_moment()
     post.drain.begin(0)
     thread.join(20)
     server.wait_for(lambda: server.num_computing == 0)
