@@ -26,7 +26,7 @@ from jobs.claims.work import work_on
 from jobs.database import find_row
 from jobs.decisions import Kind
 from jobs.engines import served
-from jobs.engines.engine import OWN
+from jobs.engines.names import OWN
 from jobs.errors import NotFoundError
 from jobs.lines.endpoints import kind_of
 from jobs.lines.identical import IdenticalLines, LastingIdenticalLines

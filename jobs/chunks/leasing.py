@@ -27,7 +27,7 @@ from jobs.chunks.leases import LEASES
 from jobs.chunks.recording import COUNT, NOTHING_WASTED, LineResult, Recorded, Wasted, insert
 from jobs.decisions import Kind
 from jobs.engines import fits
-from jobs.engines.engine import OWN
+from jobs.engines.names import OWN
 from jobs.errors import TokenmillError
 from jobs.states import BatchState, ChunkState, Priority
 

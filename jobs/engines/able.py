@@ -8,7 +8,8 @@ from typing import Protocol
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from jobs.engines.engine import ServingEngine, label, missing_at_once
+from jobs.engines.engine import ServingEngine, missing_at_once
+from jobs.engines.names import label
 from jobs.lines.needs import Need
 from jobs.states import EngineChoice
 from jobs.tables import Batch

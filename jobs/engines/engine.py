@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from jobs.engines.names import OWN, label
 from jobs.lines.needs import NOTHING, Need
 
-OWN = "tokenmill"
-"""The kind of our own engine: alone in promising the same bits for the same line."""
 EVERYTHING = ~NOTHING
 """What our engine meets."""
 
@@ -61,11 +60,6 @@ class Known:
     @property
     def label(self) -> str:
         return label(self.kind, self.version)
-
-
-def label(kind: str, version: str | None) -> str:
-    """Return the name of an engine in sentences."""
-    return kind if version is None else f"{kind} {version}"
 
 
 def missing(needs: Need, engines: Sequence[Known]) -> Need:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from jobs.engines.engine import OWN, ServingEngine
+from jobs.engines.engine import ServingEngine
+from jobs.engines.names import OWN
 from jobs.states import EngineChoice
 
 

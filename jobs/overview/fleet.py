@@ -10,7 +10,7 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from jobs.chunks.fleet import LIVE_WITHIN
-from jobs.engines.engine import label
+from jobs.engines.names import label
 from jobs.lines.document_bodies import PREPARE_MODEL
 
 LOST_FOR = timedelta(hours=1)

@@ -8,7 +8,7 @@ import typer
 
 from cli.table import print_table
 from cli.transactions import DataDirOption, admin_transaction, administration
-from jobs.engines.engine import label
+from jobs.engines.names import label
 from jobs.lines.document_bodies import shown_model
 
 app = typer.Typer(help="Workers: list, drain and resume.", no_args_is_help=True)
