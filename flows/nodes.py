@@ -48,7 +48,7 @@ def batches_of(session: Session, nodes: Sequence[FlowNode]) -> dict[str, Batch]:
 
 
 @cache
-def _nodes(kind: type[AnyNode]) -> Select[tuple[AnyNode]]:
+def _nodes(kind: type[AnyNode]) -> Select[AnyNode]:
     return select(kind).where(kind.flow_id.in_(bindparam("flow_ids", expanding=True))).order_by(kind.number)
 
 

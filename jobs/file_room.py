@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Select, bindparam, func, literal_column, select
+from sqlalchemy import BindParameter, Select, bindparam, func, literal_column, select
 from sqlalchemy.orm import Session
 
 from jobs import hooks
@@ -60,8 +60,8 @@ def kept_files(session: Session, tenant_id: str) -> tuple[int, int]:
     return int(num_files), int(size) + hooks.stored_bytes(session, tenant_id)
 
 
-def _kept() -> Select[tuple[int, int]]:
-    tenant_id = bindparam("tenant_id")
+def _kept() -> Select[int, int]:
+    tenant_id: BindParameter[str] = bindparam("tenant_id")
     is_pending = (Upload.tenant_id == tenant_id) & (Upload.state == literal_column(f"'{UploadState.PENDING}'"))
     is_kept = (UploadPart.tenant_id == tenant_id) & UploadPart.deleted_at.is_(None)
     query = select(

@@ -98,7 +98,7 @@ class S3Server:
 
     def _ask(self, query: str) -> str:
         # The real server fails where an object is deleted while it lists.
-        status = HTTPStatus.INTERNAL_SERVER_ERROR
+        status: int = HTTPStatus.INTERNAL_SERVER_ERROR
         while status == HTTPStatus.INTERNAL_SERVER_ERROR:
             status, _, content = self.forward("GET", f"/{self.bucket}{query}", {}, b"")
         return content.decode()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Sequence
 from functools import cache
+from typing import Any
 
 from sqlalchemy import ColumnElement, bindparam, func, select, text, update
 from sqlalchemy.orm import Session
@@ -171,8 +172,12 @@ def lock_batch(session: Session, batch_id: str) -> Batch | None:
     return locked_row(session, Batch, batch_id)
 
 
-def move_batch(session: Session, batch: Batch, after: BatchState, *, outcome: BatchState | None = None) -> None:
+def move_batch(
+    session: Session, batch: Batch, after: BatchState, *, outcome: BatchState | None = None, **also: object
+) -> None:
     """Move a batch to its next state and record the time; the only writer of `batch.state`.
+
+    `also` are further columns that the move writes: one update of a row that many indexes name.
 
     The final move is an event for the tenant's webhooks, and any move of a held batch lets it go. A move to finalizing
     has an `outcome` (completed, expired or failed). Raises IllegalMoveError where the transition table does not allow
@@ -184,7 +189,9 @@ def move_batch(session: Session, batch: Batch, after: BatchState, *, outcome: Ba
         require_move(after, outcome)
     session.flush()
     is_held = batch.held_by is not None
-    moved: Batch | None = session.scalar(_move(after, outcome), {"batch_id": batch.id, "before": batch.state})
+    move = _move(after, outcome, tuple(also))
+    values = {f"new_{name}": value for name, value in also.items()}
+    moved: Batch | None = session.scalar(move, {"batch_id": batch.id, "before": batch.state, **values})
     if moved is None:
         raise IllegalMoveError(f"batch {batch.id} left {batch.state} before it could move to {after}")
     if is_held:
@@ -194,9 +201,10 @@ def move_batch(session: Session, batch: Batch, after: BatchState, *, outcome: Ba
 
 
 @cache
-def _move(after: BatchState, outcome: BatchState | None) -> ReturningUpdate[tuple[Batch]]:
+def _move(after: BatchState, outcome: BatchState | None, also: Sequence[str]) -> ReturningUpdate[Batch]:
     """Return the statement of a move, which is built once for each."""
-    values = {"state": after.value, _MOMENT[after]: func.now()} | dict.fromkeys(_ENDS_WITH_A_STATE)
+    values: dict[str, Any] = {"state": after.value, _MOMENT[after]: func.now()} | dict.fromkeys(_ENDS_WITH_A_STATE)
+    values |= {name: bindparam(f"new_{name}") for name in also}
     if outcome is not None:
         values["outcome"] = outcome.value
     is_before = (Batch.id == bindparam("batch_id")) & (Batch.state == bindparam("before"))

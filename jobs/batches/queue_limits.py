@@ -91,12 +91,12 @@ def _is_open() -> ColumnElement[bool]:
     return Batch.state.in_([literal_column(f"'{state}'") for state in LIVE_BATCH_STATES])
 
 
-def _num_open() -> Select[tuple[int]]:
+def _num_open() -> Select[int]:
     first = select(literal_column("1")).select_from(Batch).where(_is_open()).limit(bindparam("allowed")).subquery()
     return select(func.count()).select_from(first)
 
 
-def _open_work() -> Select[tuple[int, int]]:
+def _open_work() -> Select[int, int | None]:
     estimate = File.estimated_input_tokens + File.estimated_output_tokens
     of_engines = func.sum(estimate).filter(Batch.endpoint.not_in(PREPARED))
     return (

@@ -222,19 +222,21 @@ def _start(work: BatchWork, scan: Scan, plan: Plan) -> BatchState | None:
             _activate(session, batch, scan)
         if scan.model is not None and not _is_held(session, scan):
             return None
-        batch.model = scan.model or batch.model  # a filled input may have no line to run
-        batch.num_requests = scan.num_requests
-        batch.input_missed_at = None  # it was read
-        batch.num_failed = scan.num_problems + scan.num_unfilled
-        batch.needs = int(scan.needs)
+        values: dict[str, Any] = {
+            "model": scan.model or batch.model,  # a filled input may have no line to run
+            "num_requests": scan.num_requests,
+            "input_missed_at": None,  # it was read
+            "num_failed": scan.num_problems + scan.num_unfilled,
+            "needs": int(scan.needs),
+        }
         plan.publish(session, batch, scan.planner, model=scan.model)
         if isinstance(scan.identical, LastingIdenticalLines):
             planned.note_digests(session, batch.id, scan.identical.new)
         if scan.model is not None:  # some line can run
             queue_marks.mark(session, model=scan.model, priority=batch.priority, tenant_id=batch.tenant_id)
-            move_batch(session, batch, BatchState.IN_PROGRESS)
+            move_batch(session, batch, BatchState.IN_PROGRESS, **values)
         else:
-            move_batch(session, batch, BatchState.FINALIZING, outcome=BatchState.COMPLETED)
+            move_batch(session, batch, BatchState.FINALIZING, outcome=BatchState.COMPLETED, **values)
         _note(session, batch, scan)
         _count_refused(session, batch, scan)
         return BatchState(batch.state)

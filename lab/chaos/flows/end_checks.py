@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Protocol
 
 from jobs.lines.document_bodies import PREPARE_MODEL
 from lab.chaos.patience import patiently
-from lab.chaos.stack import Stack
 
 _MINUTE = timedelta(minutes=1)
 _OPEN = "SELECT recipe, id, state, reason FROM flow WHERE ended_at IS NULL"
@@ -42,7 +41,13 @@ _TICKS = """
 """
 
 
-def findings(stack: Stack, *, key_prefix: str) -> Iterator[str]:
+class Database(Protocol):
+    """A stack's Postgres."""
+
+    def query(self, sql: str, *values: object) -> list[Any]: ...
+
+
+def findings(stack: Database, *, key_prefix: str) -> Iterator[str]:
     """Yield what does not hold; the load's own batches have idempotency keys with this prefix."""
 
     def rows(sql: str, *values: object) -> list[Any]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 
 import httpx
 import psycopg
 import pytest
 
-from lab.chaos import patience
 from lab.chaos.patience import MOST_SECONDS, OverdueError, PatientClient, RefusedError, patiently, until_over
 
 
@@ -20,7 +20,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[], float]:
     def pause(seconds: float) -> None:
         now[0] += seconds
 
-    monkeypatch.setattr(patience.time, "sleep", pause)
+    monkeypatch.setattr(time, "sleep", pause)
     return lambda: now[0]
 
 
