@@ -199,6 +199,11 @@ class PromptMaker:
         passages = 0 if context is None else context.most_tokens
         return sum(map(len, prompts)) + passages, sampling.n * answers
 
+    def may_think(self, line: InputLine, *, endpoint: str) -> bool:
+        """Tell whether the answers to a line may have thoughts. Raise what `measure` raises."""
+        request = parse_body(endpoint, line.body)
+        return self._checked_prompts(request, lambda: True, nullcontext)[1].thoughts is not None
+
     def _checked_prompts(
         self, request: Request, is_wanted: Callable[[], bool], room: Callable[[], AbstractContextManager[None]]
     ) -> tuple[tuple[array[int], ...], _Thinking]:

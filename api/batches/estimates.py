@@ -275,6 +275,7 @@ def _described(
         requests=tokens.num_requests,
         input_tokens=tokens.estimated_input_tokens,
         output_tokens=tokens.estimated_output_tokens,
+        reasoning_tokens_per_line=estimating.thoughts_of_a_line(session, tenant.id, checked.model or ""),
         tokens_basis=_basis_of(count),
         checked_lines=checked.num_lines,
         invalid_lines=checked.num_invalid,

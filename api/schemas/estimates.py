@@ -22,6 +22,9 @@ class EstimateObject(WireModel):
     requests: int
     input_tokens: int
     output_tokens: int
+    reasoning_tokens_per_line: float | None
+    """Tokens of thoughts before the answers of a line, as this model had them in the tenant's last batches that
+    thought; part of `output_tokens`, not added. Null if none did."""
     tokens_basis: str
     """How the tokens were counted, and how inaccurate that may be."""
     checked_lines: int

@@ -64,11 +64,13 @@ def estimate_fields(estimate: Mapping[str, Any]) -> dict[str, str]:
     seconds, available = estimate["worker_seconds"], estimate["available_tokens"]
     checked = "" if estimate["status"] == "counted" else "the first "
     room = "no limit" if available is None else f"{counted(available, 'token')} left"
+    thoughts = estimate.get("reasoning_tokens_per_line")  # an older server has no such field
     return {
         "model": estimate["model"] or "unknown",
         "lines": f"{estimate['requests']:,}",
         "invalid": f"{estimate['invalid_lines']:,} of {checked}{counted(estimate['checked_lines'], 'line')}",
         "tokens": f"{estimate['input_tokens']:,} in, at most {estimate['output_tokens']:,} out",
+        **({"thoughts": f"about {thoughts:,.0f} tokens of a line, if it thinks"} if thoughts else {}),
         "counted": estimate["tokens_basis"],
         "cost": f"at most {money(estimate['cost_micros'])} {estimate['currency']}",
         "worker time": "unknown" if seconds is None else f"{seconds:,.0f} s of one worker",

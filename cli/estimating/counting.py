@@ -52,6 +52,7 @@ def count_lines(lines: Path, prompts: PromptMaker, *, endpoint: str) -> Counted:
     count as nothing.
     """
     num_lines = num_failing = num_copies = input_tokens = output_tokens = 0
+    may_think = False
     say_at = time.monotonic() + _SAY_SECONDS
     measure = _measure(prompts, endpoint=endpoint)
     for line, is_copy in _valid_lines(lines, endpoint=endpoint):
@@ -64,6 +65,8 @@ def count_lines(lines: Path, prompts: PromptMaker, *, endpoint: str) -> Counted:
         except BodyError:
             num_failing += 1
             continue
+        if num_lines == 1:  # the lines of one command have the same parameters
+            may_think = prompts.may_think(line, endpoint=endpoint)
         input_tokens, output_tokens = input_tokens + prompt, output_tokens + answers
         if time.monotonic() >= say_at:
             say_at += _SAY_SECONDS
@@ -73,6 +76,7 @@ def count_lines(lines: Path, prompts: PromptMaker, *, endpoint: str) -> Counted:
         input_tokens=input_tokens,
         output_tokens=output_tokens,
         basis=_EXACTLY,
+        may_think=may_think,
         fields=_shown({"too long, would fail": num_failing, "same as an earlier one": num_copies}),
     )
 

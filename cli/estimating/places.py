@@ -54,6 +54,7 @@ def count_on_server(client: OpenAI, model: str, lines: Path, *, endpoint: str, w
         input_tokens=result["input_tokens"],
         output_tokens=result["output_tokens"],
         basis=shown.pop("counted"),
+        thoughts=result.get("reasoning_tokens_per_line"),  # an older server has no such field
         fields={name: text for name, text in shown.items() if name != "tokens"},
     )
 

@@ -13,7 +13,7 @@ from enum import StrEnum
 from itertools import islice
 from typing import Any
 
-from sqlalchemy import func, select
+from sqlalchemy import func, select, text
 from sqlalchemy.orm import Session
 
 from jobs.accounts import budgets
@@ -80,6 +80,26 @@ class Foretold:
     verdict: Verdict
     reason: str | None = None
     """As a sentence; None for an accepted batch."""
+
+
+def thoughts_of_a_line(session: Session, tenant_id: str, model: str) -> float | None:
+    """Return the tokens of thoughts of a line of this model, as the tenant's last batches had them; None without any.
+
+    A mean over the lines of up to 20 batches whose answers thought, among the tenant's last thousand.
+    """
+    number = session.scalar(_THOUGHTS, {"tenant_id": tenant_id, "model": model})
+    return None if number is None else float(number)
+
+
+_THOUGHTS = text("""
+    SELECT sum(reasoning_tokens) / sum(num_computed) FROM (
+        SELECT reasoning_tokens, num_computed FROM (
+            SELECT model, reasoning_tokens, num_computed, created_at FROM batch
+            WHERE tenant_id = :tenant_id ORDER BY created_at DESC, id DESC LIMIT 1000
+        ) AS latest
+        WHERE model = :model AND reasoning_tokens > 0 ORDER BY created_at DESC LIMIT 20
+    ) AS thinking
+""")
 
 
 def check_lines(

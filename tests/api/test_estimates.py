@@ -72,6 +72,22 @@ def test_an_estimates_end_is_told_no_earlier_than_it_is_forecast(
     assert estimate(client, requests=requests)["eta"] == int(ends_at.timestamp()) + 1
 
 
+def test_an_estimate_tells_the_thoughts_of_a_line_as_the_tenants_last_batches_had_them(
+    client: OpenAI, deployment: Any, input_lines: Callable[..., bytes]
+) -> None:
+    requests = [{"body": {"model": MODEL, "messages": [{"role": "user", "content": "hi"}]}}]
+    assert estimate(client, requests=requests)["reasoning_tokens_per_line"] is None
+    file = client.files.create(file=("in.jsonl", input_lines(1, model=MODEL)), purpose="batch")
+    changes = [(MODEL, 100, 4), (MODEL, 500, 8), (MODEL, 0, 1000), ("other", 9000, 1)]
+    for model, reasoning_tokens, num_computed in changes:
+        batch = client.batches.create(input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h")
+        values = {"model": model, "tokens": reasoning_tokens, "lines": num_computed, "id": batch.id}
+        changed = "model = :model, reasoning_tokens = :tokens, num_computed = :lines"
+        with Session(deployment.engine) as session, session.begin():
+            session.execute(text(f"UPDATE batch SET {changed} WHERE id = :id"), values)
+    assert estimate(client, requests=requests)["reasoning_tokens_per_line"] == 50
+
+
 def test_a_file_is_estimated_and_its_bad_lines_are_listed(
     client: OpenAI, deployment: Any, input_lines: Callable[..., bytes]
 ) -> None:

@@ -9,11 +9,15 @@ from typing import Any
 
 import pytest
 
+from cli.estimating.counting import count_lines
 from cli.estimating.estimate import Counted, estimated
 from cli.served_model import ServedModel
 from cli.service.local import LocalTarget
+from features.pipelines.rows.lines.requests import ENDPOINT
 from jobs.errors import InputError
 from tests.cli.service import ROOT, Service
+from tests.workers.thinking.families import thinking_tokenizer
+from workers.prompts import PromptMaker
 
 DEMO = ServedModel(name="demo", path=str(ROOT / "examples" / "demo_model"))
 NOT_FETCHED = ServedModel(name="demo", path="nobody/none-such")
@@ -88,6 +92,76 @@ def test_without_a_schema_only_the_most_is_told(tmp_path: Path) -> None:
     lines = write(tmp_path / "in.jsonl", ["a", "b"], max_tokens=9)
     found, shown = estimated(LocalTarget(served=DEMO, data_dir=tmp_path / "data"), lines)
     assert (found.output_tokens, "likely" in shown["tokens"]) == (None, False)
+
+
+class Measured:
+    """A place where a token is a letter, with what it knows of the thoughts of its model."""
+
+    def __init__(self, thoughts: float | None, *, may_think: bool = False) -> None:
+        self._thoughts, self._may_think = thoughts, may_think
+
+    def count(self, lines: Path, *, endpoint: str = ENDPOINT) -> Counted:
+        bodies = [json.loads(line)["body"] for line in lines.read_text().splitlines()]
+        return Counted(
+            num_lines=len(bodies),
+            input_tokens=sum(len(body.get("prompt", "")) for body in bodies),
+            output_tokens=1000 * len(bodies),
+            basis="by letters",
+            thoughts=self._thoughts,
+            may_think=self._may_think,
+        )
+
+
+@pytest.mark.parametrize(
+    ("params", "expected"),
+    [
+        ({}, 60),
+        ({"n": 2}, 120),
+        ({"thinking_token_budget": 20}, 20),
+        ({"thinking_token_budget": 200}, 60),
+        ({"thinking_token_budget": 0}, 0),
+        ({"chat_template_kwargs": {"enable_thinking": False}}, 0),
+        ({"chat_template_kwargs": {"enable_thinking": True}}, 60),
+    ],
+)
+def test_a_likely_answer_has_the_thoughts_that_were_measured(
+    tmp_path: Path, params: dict[str, Any], expected: int
+) -> None:
+    asked = {"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA}}
+    lines = write(tmp_path / "in.jsonl", ["a", "b"], response_format=asked, max_tokens=900, **params)
+    without, _ = estimated(Measured(None), lines)
+    found, shown = estimated(Measured(60.0), lines)
+    assert (found.output_tokens or 0) - (without.output_tokens or 0) == 2 * expected
+    assert (f"{expected} tokens of thoughts" in shown["likely"]) is (expected > 0)
+
+
+def test_an_answer_that_may_think_for_an_unknown_time_is_not_estimated(tmp_path: Path) -> None:
+    asked = {"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA}}
+    place = Measured(None, may_think=True)
+    lines = write(tmp_path / "in.jsonl", ["a"], response_format=asked, max_tokens=900)
+    found, shown = estimated(place, lines)
+    assert (found.output_tokens, found.most_tokens) == (None, 1000)
+    assert "not measured" in shown["likely"]
+    lines = write(tmp_path / "in.jsonl", ["a"], response_format=asked, max_tokens=900, thinking_token_budget=0)
+    assert estimated(place, lines)[0].output_tokens is not None
+
+
+@pytest.mark.parametrize(
+    ("params", "is_bounded"), [({"max_tokens": 9}, True), ({"max_completion_tokens": 9}, True), ({}, False)]
+)
+def test_at_most_holds_only_where_answers_are_bounded(tmp_path: Path, params: dict[str, Any], is_bounded: bool) -> None:
+    found, shown = estimated(Measured(None), write(tmp_path / "in.jsonl", ["a"], **params))
+    assert found.is_bounded is is_bounded
+    assert shown["tokens"].endswith("at most 1,000") is is_bounded
+    assert found.plus(found).is_bounded is found.share(0.5, most_tokens=7).is_bounded is is_bounded
+
+
+def test_a_model_that_may_think_is_known_by_its_template(tmp_path: Path) -> None:
+    prompts = PromptMaker(thinking_tokenizer("qwen3"), max_model_len=4096, vocab_size=512)
+    lines = write(tmp_path / "in.jsonl", ["a"], max_tokens=9)
+    assert count_lines(lines, prompts, endpoint=ENDPOINT).may_think
+    off = write(tmp_path / "in.jsonl", ["a"], max_tokens=9, chat_template_kwargs={"enable_thinking": False})
+    assert not count_lines(off, prompts, endpoint=ENDPOINT).may_think
 
 
 def table(folder: Path) -> list[str]:
