@@ -78,7 +78,7 @@ def _look_at(
 
 
 def _look_of(batch: BatchObject) -> Look:
-    counts = batch.request_counts
+    counts, thoughts = batch.request_counts, batch.usage.output_tokens_details.reasoning_tokens
     values = places("b", batch) | {
         "b.completed": f"{counts.completed:,}",
         "b.truncated": f"{counts.truncated:,} truncated" if counts.truncated else "",
@@ -86,6 +86,7 @@ def _look_of(batch: BatchObject) -> Look:
         "b.input": f"{batch.usage.input_tokens:,}",
         "b.cached": f"{batch.usage.input_tokens_details.cached_tokens:,}",
         "b.output": f"{batch.usage.output_tokens:,}",
+        "b.thoughts": f"{thoughts:,} of thoughts" if thoughts else "",
         "b.cost": f"{batch.cost} {batch.currency}",
         "b.running": "–" if batch.running_lines is None else f"{batch.running_lines:,}",
         "b.warning": batch.budget_warning or "",

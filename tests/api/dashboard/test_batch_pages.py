@@ -60,13 +60,15 @@ def test_counts_and_a_warning_have_places_on_an_open_page(
     told = browser.events(f"/live/batches/{batch_id}")
     before = next(told)["values"]
     assert (before["b.completed"], before["b.failed"], before["b.warning"]) == ("0", "0", "")
+    counts = "num_completed = 1, num_truncated = 1, output_tokens = 1300, reasoning_tokens = 1234"
     with Session(deployment.engine) as session, session.begin():
-        session.execute(text("UPDATE batch SET num_completed = 1, num_truncated = 1 WHERE id = :id"), {"id": batch_id})
+        session.execute(text(f"UPDATE batch SET {counts} WHERE id = :id"), {"id": batch_id})
     changed = next(told)["values"]
     assert (changed["b.completed"], changed["b.truncated"]) == ("1", "1 truncated")
+    assert (changed["b.output"], changed["b.thoughts"]) == ("1,300", "1,234 of thoughts")
     assert "b.state" not in changed, "only what has changed is told"
     page = browser.get(f"/batches/{batch_id}").text
-    for name in ("completed", "truncated", "failed", "warning"):
+    for name in ("completed", "truncated", "failed", "thoughts", "warning"):
         assert f'data-live="b.{name}"' in page
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -13,7 +14,9 @@ from sqlalchemy.orm import Session
 from jobs.chunks.fleet import heartbeat, register, stop
 from jobs.overview import spending
 from jobs.overview.spending import ModelWaste
+from jobs.tables import Batch, Ledger
 from tests.api.browser import Browser
+from tests.api.dashboard.submitting import submit
 
 Browse = Callable[[str | None], Browser]
 
@@ -118,6 +121,21 @@ def test_only_an_operator_sees_what_servers_were_paid_for_in_vain(
     of_all, own = (browse(key).get("/usage").text for key in (operator_key, deployment.new_key()))
     assert ("org/elsewhere" in of_all, "1,234" in of_all) == (True, True)
     assert "org/elsewhere" not in own
+
+
+def test_usage_tells_the_tokens_of_thoughts(browse: Browse, deployment: Any, input_lines: Callable[..., bytes]) -> None:
+    browser = browse(deployment.new_key())
+    batch_id = submit(browser, input_lines(1))
+    with Session(deployment.engine) as session, session.begin():
+        batch = session.get_one(Batch, batch_id)
+        keys = {"tenant_id": batch.tenant_id, "batch_id": batch_id, "chunk_id": 1, "fence": 1, "flush_no": 0}
+        counts = {"num_results": 1, "num_truncated": 0, "cost_picos": 7}
+        tokens = {"input_tokens": 10, "cached_tokens": 0, "output_tokens": 2500, "reasoning_tokens": 2345}
+        prices = {"input_price_picos": 0, "output_price_picos": 0, "priority": "normal"}
+        at = datetime(2026, 1, 5, tzinfo=UTC)
+        session.add(Ledger(model="m", created_at=at, **keys, **counts, **tokens, **prices))
+    page = browser.get("/usage?by=model&since=2026-01-01&until=2026-01-31").text
+    assert '<td class="number" data-label="Of these thoughts">2,345</td>' in page
 
 
 def test_a_page_without_its_database_says_so(serve: Callable[..., str]) -> None:
