@@ -1,4 +1,7 @@
-"""An engine that answers with the text that the prompt states last between marks, or echoes a prompt without one."""
+"""An engine that answers with the text that the prompt states last between marks, or echoes a prompt without one.
+
+It thinks where a stated answer has the marks of thoughts of the model's template, such as `<think>Hm.</think>Yes`.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +25,9 @@ def stating(answer: str) -> str:
 def stated(text: str) -> str | None:
     """Return the last answer that a text states, or None."""
     before, mark, _ = text.rpartition(END)
-    _, begin, answer = before.rpartition(BEGIN)
-    return answer if mark and begin else None
+    before, begin, answer = before.rpartition(BEGIN)
+    own = len(before) - len(before.rstrip("<"))  # an answer may begin with such letters, as marks of thoughts do
+    return "<" * own + answer if mark and begin else None
 
 
 class StatedEngine(EchoEngine):

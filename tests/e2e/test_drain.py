@@ -1,4 +1,7 @@
-"""Tests of a worker that is stopped in the middle of a batch; the next one continues its lines where they stopped."""
+"""Tests of a worker that is stopped in the middle of a batch; the next one continues its lines where they stopped.
+
+The model's template has marks of thoughts, so that its engine's answers are parted too.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,8 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.e2e.builders import check_ledger
+from tests.e2e.builders import Customer, chat, check_ledger
+from tests.e2e.thinking_demo import make_thinking_demo
 
 pytestmark = pytest.mark.long
 
@@ -22,6 +26,12 @@ TIMEOUT_SECONDS = 120
 def stack_settings() -> dict[str, str]:
     """No grace, so that a stopping worker returns nearly everything it runs."""
     return {"DRAIN_SECONDS": "0", "HEARTBEAT_SECONDS": "0.5", "CHUNK_LINES": "48"}
+
+
+@pytest.fixture(scope="module")
+def stack_model(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
+    model = make_thinking_demo(tmp_path_factory.mktemp("thinking") / "demo")
+    return ("--model", str(model), "--served-name", "demo")
 
 
 def input_lines() -> list[dict[str, Any]]:
@@ -136,3 +146,31 @@ def check_work(stack: Any, num_known: int) -> None:
     wanted = sum(line["body"]["max_tokens"] for line in input_lines()) - num_known
     sql = "SELECT (engine_stats ->> 'generation_tokens_total')::int FROM worker WHERE stopped_at IS NULL"
     until(lambda: stack.query(sql) == [(wanted,)], stack)
+
+
+PAID = {
+    "type": "object",
+    "properties": {"paid": {"type": "boolean"}},
+    "required": ["paid"],
+    "additionalProperties": False,
+}
+
+
+def test_thoughts_come_apart_from_answers_and_are_counted_in_usage_and_estimates(customer: Customer) -> None:
+    form = {"type": "json_schema", "json_schema": {"name": "receipt", "schema": PAID}}
+    asked: dict[str, Any] = {"response_format": form, "max_tokens": 40, "seed": 3, "logit_bias": {"3": -100}}
+    thinking = {"chat_template_kwargs": {"enable_thinking": True}, "thinking_token_budget": 5}
+    lines = [chat("Receipt 7\nTotal: 7.50 EUR", **asked, **thinking), chat("Receipt 8\nTotal: 8.50 EUR", **asked)]
+    batch_id = customer.submit(lines)
+    thought, plain = (line["response"]["body"] for line in customer.answers(batch_id, num_lines=2))
+    for body in (thought, plain):
+        assert set(json.loads(body["choices"][0]["message"]["content"])) == {"paid"}
+    assert thought["choices"][0]["message"]["reasoning_content"]
+    assert thought["choices"][0]["reasoning_finish_reason"] == "budget"
+    assert thought["usage"]["completion_tokens_details"] == {"reasoning_tokens": 5}
+    assert "reasoning_content" not in plain["choices"][0]["message"]
+    usage = customer.client.batches.retrieve(batch_id).usage
+    assert usage is not None
+    assert usage.output_tokens_details.reasoning_tokens == 5
+    asked_again = {"requests": [{"body": lines[0]["body"]}]}
+    assert customer.call("POST", "/estimates", json=asked_again).json()["reasoning_tokens_per_line"] == 2.5

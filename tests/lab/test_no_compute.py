@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import ast
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,8 +12,13 @@ from engine.params import SamplingParams
 from engine.process import child
 from engine.process.parent import EngineProcess
 from engine.scheduling.request import NewRequest
+from engine.thoughts import parted
+from engine.tokenizer import load_tokenizer
 from lab import no_compute
 from lab.no_compute.engine import EchoEngine
+from lab.no_compute.stated import StatedEngine, stating
+from tests.e2e.thinking_demo import make_thinking_demo
+from tests.workers.thinking.builders import prepare
 
 DEMO = Path(__file__).resolve().parents[2] / "examples" / "demo_model"
 
@@ -34,6 +40,20 @@ def test_an_engine_process_echoes_prompts_and_loads_no_model(monkeypatch: pytest
 
     assert tokens == {(1, 0): [7, 8, 9, *info.eos_token_ids], (2, 0): [4], (2, 1): [4]}
     assert ends == {(1, 0): FinishReason.STOP, (2, 0): FinishReason.LENGTH, (2, 1): FinishReason.LENGTH}
+
+
+def test_a_stated_answer_may_have_thoughts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in no_compute.environment(is_stated=True).items():
+        monkeypatch.setenv(name, value)
+    model = make_thinking_demo(tmp_path / "demo")
+    tokenizer: Any = load_tokenizer(model)
+    asked = [{"role": "user", "content": stating("<think>Hm.</think>Yes")}]
+    line = prepare(tokenizer, messages=asked)
+    new = NewRequest(request_id=1, prompt_token_ids=line.prompts[0], params=line.params)
+    answer = StatedEngine(EngineConfig(model=str(model))).answer_to(new)
+    assert line.params.thoughts is not None
+    parts = parted(answer, line.params.thoughts)
+    assert (tokenizer.decode(parts.thoughts), tokenizer.decode(parts.answer)) == ("Hm.", "Yes")
 
 
 def test_the_engine_of_no_cost_has_all_that_its_process_asks_of_one() -> None:
