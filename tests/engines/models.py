@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 import shutil
 from collections.abc import Sequence
@@ -60,6 +61,7 @@ class ClearLine:
     num_tokens: int
 
 
+@functools.cache
 def clear_lines(path: Path, num: int) -> list[ClearLine]:
     """Return `num` mixed requests, by turns conversations, texts and token ids, that lead clearly in our engine."""
     rng, llm = random.Random(SEED), LLM(path, dtype="float32", max_model_len=512)
@@ -71,7 +73,7 @@ def clear_lines(path: Path, num: int) -> list[ClearLine]:
         params = [SamplingParams(temperature=0.0, max_tokens=body["max_tokens"], logprobs=2) for body in bodies]
         for body, result in zip(bodies, llm.generate(prompts, params), strict=True):
             (output,) = result.outputs
-            leads = [_lead(step) for step in output.logprobs]
+            leads = [_lead(step) for step in output.logprobs or ()]
             # vLLM leaves out a character that is not whole at the end, and shows one of the prompt's end.
             if min(leads) >= SMALLEST_LEAD and REPLACEMENT not in output.text:
                 reason = str(output.finish_reason)

@@ -26,9 +26,17 @@ _VARIABLES = {
 """A server of one request at a time more or less: small, offline, and as quick to start as can be."""
 
 
+def installed_python() -> Path:
+    """Return the Python of the installed vLLM; skip the test where there is none."""
+    python = Path(os.environ.get("TOKENMILL_ENGINES", ROOT / ".engines")) / "vllm" / "bin" / "python"
+    if not python.exists():
+        pytest.skip(f"no vLLM in {python.parents[1]}; run `bash scripts/real-engines`")
+    return python
+
+
 @contextmanager
 def vllm_server(model: Path, *options: str, name: str, log: Path) -> Iterator[str]:
-    """Yield the URL of a vLLM that serves a folder as `name`; skip the test where it is not installed.
+    """Yield the URL of a vLLM that serves a folder as `name`.
 
     TOKENMILL_ENGINE_<NAME> names one that runs already.
     """
@@ -36,10 +44,7 @@ def vllm_server(model: Path, *options: str, name: str, log: Path) -> Iterator[st
     if running is not None:
         yield running
         return
-    python = Path(os.environ.get("TOKENMILL_ENGINES", ROOT / ".engines")) / "vllm" / "bin" / "python"
-    if not python.exists():
-        pytest.skip(f"no vLLM in {python.parents[1]}; run `bash scripts/real-engines`")
-    port = free_port()
+    python, port = installed_python(), free_port()
     words = ("--model", str(model), "--served-model-name", name, "--host", "127.0.0.1", "--port", str(port))
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"} | _VARIABLES
     with log.open("wb") as written:

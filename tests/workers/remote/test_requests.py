@@ -131,7 +131,7 @@ def test_tools_and_choices_are_passed_on() -> None:
     assert sent(chat(tools=[TOOL]), VLLM)["tools"] == [TOOL]
     assert sent(chat(tools=[TOOL], tool_choice="required"), VLLM)["tool_choice"] == "required"
     assert sent(chat(tools=[TOOL], tool_choice=named), VLLM)["tool_choice"] == named
-    strict = {"type": "function", "function": {**TOOL["function"], "strict": True}}
+    strict = {"type": "function", "function": {"name": "f", "parameters": SCHEMA, "strict": True}}
     for choice in ("required", named):
         assert sent(chat(tools=[TOOL], tool_choice=choice), VLLM)["tools"] == [strict]
         assert sent(chat(tools=[TOOL], tool_choice=choice), OPENAI)["tools"] == [TOOL]

@@ -225,6 +225,10 @@ def test_a_sick_server_fails_no_line(desk: Desk, server: FakeServer) -> None:
     assert isinstance(desk.outcomes["Hello again"].verdict, Answered)
 
 
+def _is_asked(server: FakeServer, num: int) -> bool:
+    return server.num_asked["misbehave crash"] == num
+
+
 @pytest.mark.parametrize("patience", [replace(QUICK, away_seconds=20.0)])
 def test_failures_of_the_server_are_no_attempts_of_a_line_that_waited_while_others_were_answered(
     desk: Desk, server: FakeServer
@@ -239,7 +243,7 @@ def test_failures_of_the_server_are_no_attempts_of_a_line_that_waited_while_othe
     for number in range(MAX_ATTEMPTS):
         wait_until(lambda: desk.caller._away is not None)
         server.is_sick = False
-        server.wait_for(lambda number=number: server.num_asked["misbehave crash"] == number + 2)
+        server.wait_for(partial(_is_asked, server, number + 2))
     desk.wait(2)
     assert all(isinstance(outcome.verdict, Answered) for outcome in desk.outcomes.values())
 
