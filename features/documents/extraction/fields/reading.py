@@ -210,8 +210,6 @@ def _check_keywords(node: Mapping[str, Any], kind: str, path: Path) -> None:
         _refuse(
             path, f"`{unknown[0]}` is not understood in a schema of type {kind}. Leave it out, or say it as a check"
         )
-    if node.get("default") is not None:
-        _refuse(path, "`default` would answer what a document does not say. Leave it out: absent values are null")
     if node.get("additionalProperties", False) is not False:
         _refuse(path, "`additionalProperties` must be false or left out: only named fields can be asked for")
     if node.get("minItems") not in (None, 0):

@@ -242,7 +242,7 @@ def test_the_same_key_makes_one_extraction_and_for_another_request_none(http: ht
     ("fields", "status", "code", "said"),
     [
         ({"schema": {"type": "array"}}, 400, "invalid_schema", "object"),
-        ({"schema": {"type": "object", "properties": {"a": {"type": "string", "default": "x"}}}}, 400, "invalid_schema", "default"),  # noqa: E501
+        ({"schema": {"type": "object", "properties": {"a": {"type": "array", "items": {"type": "string"}, "minItems": 1}}}}, 400, "invalid_schema", "minItems"),  # noqa: E501
         ({"model": "none"}, 400, "model_not_found", "org/tiny"),
         ({"completion_window": "1y"}, 400, "invalid_value", "30m"),
         ({"collection_id": "collection_none"}, 404, "not_found", "collection"),

@@ -77,9 +77,22 @@ def test_the_output_schema_lets_every_leaf_be_null_and_no_property_be_left_out()
 
 
 @pytest.mark.parametrize(
+    "field",
+    [
+        {"type": "string", "default": "unknown"},
+        {"type": "array", "items": {"type": "string"}, "default": []},
+        {"type": "string", "enum": ["a", "b"], "default": "a"},
+        {"anyOf": [{"type": "integer"}, {"type": "null"}], "default": 3},
+    ],
+)
+def test_a_default_answers_nothing(field: dict[str, Any]) -> None:
+    without = {name: value for name, value in field.items() if name != "default"}
+    assert FieldSchema.parse(with_field(field)) == FieldSchema.parse(with_field(without))
+
+
+@pytest.mark.parametrize(
     ("field", "reason"),
     [
-        ({"type": "string", "default": "unknown"}, "`default`"),
         ({"anyOf": [{"type": "string"}, {"type": "number"}]}, "allows several shapes"),
         ({"$ref": "#/$defs/A", "anyOf": [{"type": "string"}]}, "`\\$ref` and `anyOf` are both given"),
         ({"type": ["string", "number"]}, "`type` is"),
