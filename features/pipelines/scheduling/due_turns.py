@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
@@ -24,6 +25,8 @@ BUSY_SECONDS = 2.0
 """Pause before a locked schedule is tried again."""
 FAILED_SECONDS = 60.0
 """Pause before a schedule whose runs could not be created is tried again."""
+QUIET_TIMES = 10
+"""Late runs are not looked for during this many times as long as it took: all runs under way are read for it."""
 
 
 class DueTurns:
@@ -34,6 +37,7 @@ class DueTurns:
         self._monotonic = monotonic
         self._queue: TurnQueue[DueSchedule] = TurnQueue()
         self._aside: dict[str, float] = {}  # until when a schedule is skipped
+        self._quiet_until = -math.inf
 
     def make_due_runs(self) -> None:
         """Create the runs of all due schedules, and report late runs between transactions.
@@ -43,8 +47,16 @@ class DueTurns:
         goes_on = True
         while goes_on:
             goes_on = self.make_some()
-            with transaction(self._sessions) as session:
-                tell_of_late_runs(session)
+            self._tell_of_late_runs()
+
+    def _tell_of_late_runs(self) -> None:
+        began_at = self._monotonic()
+        if began_at < self._quiet_until:
+            return
+        with transaction(self._sessions) as session:
+            tell_of_late_runs(session)
+        now = self._monotonic()
+        self._quiet_until = now + QUIET_TIMES * (now - began_at)
 
     def make_some(self) -> bool:
         """Create the runs of up to AT_ONCE due schedules; return False if there were fewer."""

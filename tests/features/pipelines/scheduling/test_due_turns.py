@@ -17,7 +17,14 @@ from sqlalchemy import Engine, event, select, text
 from sqlalchemy.orm import Session, sessionmaker
 
 from features.pipelines.scheduling.due import DueSchedule
-from features.pipelines.scheduling.due_turns import AT_ONCE, BUSY_SECONDS, FAILED_SECONDS, DueTurns, next_in_turn
+from features.pipelines.scheduling.due_turns import (
+    AT_ONCE,
+    BUSY_SECONDS,
+    FAILED_SECONDS,
+    QUIET_TIMES,
+    DueTurns,
+    next_in_turn,
+)
 from features.pipelines.scheduling.planning import LATE
 from features.pipelines.tables import Pipeline, Run, Schedule
 from jobs.accounts import tenants
@@ -116,6 +123,23 @@ def test_a_transaction_has_a_bounded_number_of_schedules_and_late_runs_are_looke
     turns.make_due_runs()
     kinds = ["insert" if "INSERT INTO run" in sent else "late" for sent, _ in statements if is_told(sent)]
     assert kinds == ["insert", "late"] * 3
+
+
+def test_late_runs_that_take_long_to_look_for_are_looked_for_less_often(
+    session: Session, tenant: Tenant, maker: sessionmaker[Session], clock: Clock, statements: list[tuple[str, Any]]
+) -> None:
+    add_due(session, tenant, 2 * AT_ONCE + 1)
+
+    def take_long(_: object, __: object, statement: str, *more: object) -> None:
+        clock.seconds += 1.0 if "SET late_at" in statement else 0.0
+
+    turns = DueTurns(maker, monotonic=clock)
+    event.listen(maker.kw["bind"], "before_cursor_execute", take_long)
+    statements.clear()
+    turns.make_due_runs()
+    clock.seconds += QUIET_TIMES
+    turns.make_due_runs()
+    assert sum("SET late_at" in sent for sent, _ in statements) == 2
 
 
 def is_told(statement: str) -> bool:
