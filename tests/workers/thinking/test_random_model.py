@@ -28,7 +28,9 @@ SCHEMA = {
     "required": ["due", "days"],
     "additionalProperties": False,
 }
-STRUCTURED = {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA}}}
+STRUCTURED: dict[str, Any] = {
+    "response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA}}
+}
 
 
 def _union() -> Family:
@@ -60,7 +62,7 @@ def prepared(name: str) -> PreparedLine:
     marks = found.tokens
     begin = marks.begin[:2][-1]  # of channels the first token of the name, which decides
     body: dict[str, Any] = {"seed": 5, "max_tokens": 90, "thinking_token_budget": BUDGET}
-    bias = {"logit_bias": {str(begin): 8, str(marks.end): -100}}
+    bias: dict[str, Any] = {"logit_bias": {str(begin): 8, str(marks.end): -100}}
     return prepare(_tokenizer(name), **ON.get(name, {}), **STRUCTURED, **body, **bias)
 
 
