@@ -12,6 +12,7 @@ import itertools
 import os
 import shutil
 import signal
+import sys
 import tempfile
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
@@ -237,11 +238,17 @@ def valkey_url() -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def quick_commands() -> Iterator[Path]:
-    """A folder for the PATH with a quick `tokenmill`, for tests that are not about its process."""
+    """A folder for the PATH with a quick `tokenmill` and `python`, for tests that are not about their processes."""
     from tests.forked.commands import forked_commands
 
     with _folder() as folder, forked_commands(folder) as commands:
         yield commands
+
+
+@pytest.fixture
+def quick_processes(quick_commands: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let this process start commands, roles and engines as forks, as they do themselves then."""
+    monkeypatch.setattr(sys, "executable", str(quick_commands / "python"))
 
 
 @pytest.fixture

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import psycopg
+
+from tests.forked.commands import program_of
 
 
 def finished_lines(folder: Path) -> dict[int, str]:
@@ -27,3 +31,9 @@ def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str]) -> N
         assert process.poll() is None, process.communicate()[1]
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+def kill(process: subprocess.Popen[str]) -> None:
+    """Kill the command, also one that runs in a fork, and wait for its end."""
+    os.kill(program_of(process.pid), signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL

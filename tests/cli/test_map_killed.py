@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.killed import finished_lines, wait_for
+from tests.cli.killed import finished_lines, kill, wait_for
 from tests.cli.service import ROOT, clean_environment
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("quick_processes")]
 
 NUM_ROWS = 24
 
@@ -36,7 +36,7 @@ def test_a_map_that_was_killed_goes_on_and_computes_no_row_twice(tmp_path: Path)
     with start(tmp_path) as process:
         wait_for(lambda: len(finished_lines(tmp_path)) >= 2, process)
         before = finished_lines(tmp_path)
-        process.kill()
+        kill(process)
     assert not (tmp_path / "out.csv").exists()
     assert len(before) < NUM_ROWS - 1
     after: dict[int, str] = {}

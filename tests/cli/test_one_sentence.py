@@ -86,6 +86,7 @@ def assert_names(sentence: str, named: str) -> None:
     assert re.search(rf"{re.escape(named)}\b", sentence), sentence
 
 
+@pytest.mark.usefixtures("quick_processes")
 @pytest.mark.parametrize(("place", "make", "named"), UP)
 def test_a_folder_that_is_no_data_directory_is_refused(
     place: str, make: Callable[[Path], None], named: str, tmp_path: Path

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.killed import finished_lines, wait_for
+from tests.cli.killed import finished_lines, kill, wait_for
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("quick_processes")]
 
 ROOT = Path(__file__).resolve().parents[2]
 NUM_LINES = 60  # more than are finished between two polls
@@ -44,7 +44,7 @@ def test_an_interrupted_run_goes_on_and_computes_no_line_twice(tmp_path: Path) -
 
     with _start(tmp_path) as process:
         wait_for(lambda: len(finished_lines(tmp_path)) >= 1, process)
-        process.kill()
+        kill(process)
     with _start(tmp_path) as process:
         wait_for(lambda: len(finished_lines(tmp_path)) >= 4, process)
         before = finished_lines(tmp_path)

@@ -1,4 +1,7 @@
-"""The whole stack as a user starts it: `tokenmill up` in its own process, with the demo model or another one."""
+"""The whole stack as a user starts it: `tokenmill up` in processes of its own, with the demo model or another one.
+
+These are forked from loaded ones: tests/cli/test_stack.py and test_readme.py start everything anew.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,6 +21,7 @@ import pytest
 from cli.embedded.sockets import free_port
 from tests.database_roles import as_superuser
 from tests.e2e.builders import Customer
+from tests.forked.commands import program_of
 
 ROOT = Path(__file__).resolve().parents[2]
 DEMO_MODEL = ROOT / "examples" / "demo_model"
@@ -35,7 +38,7 @@ class Stack:
 
     data_dir: Path
     commands: Path
-    """The folder of the `tokenmill` that `run` calls."""
+    """The folder of the quick `python` and `tokenmill` that this starts and `run` calls."""
     settings: dict[str, str] = field(default_factory=dict)
     model: tuple[str, ...] = _DEMO
     base_url: str = ""
@@ -55,12 +58,12 @@ class Stack:
 
     def start(self) -> None:
         """Start and wait for the line that a user would paste into a shell."""
-        command = [*tokenmill(), "up", "--show-key", "--data-dir", str(self.data_dir), *self.model]
+        command = ["up", "--show-key", "--data-dir", str(self.data_dir), *self.model]
         self.start_as(command, {name: value for name, value in self.environment.items() if value})
 
     def start_as(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
-        """Start with a command; its port is a free one, since other stacks run here."""
-        typed = [*command, "--port", str(free_port())]
+        """Start with a command, in forks; its port is a free one, since other stacks run here."""
+        typed = [str(self.commands / "python"), "-m", "cli.main", *command, "--port", str(free_port())]
         self.process = subprocess.Popen(typed, stdout=subprocess.PIPE, text=True, env=dict(environment), cwd=ROOT)
         assert self.process.stdout is not None
         self.export = self.process.stdout.readline()  # bounded by a timeout: the process ends when it fails
@@ -106,11 +109,11 @@ class Stack:
     def role(self, name: str) -> psutil.Process | None:
         """Return the process of a role, or of `valkey-server`, if it runs."""
         assert self.process is not None
-        for child in psutil.Process(self.process.pid).children(recursive=True):
+        for child in psutil.Process(program_of(self.process.pid)).children(recursive=True):
             try:
                 command = child.cmdline()
                 if ("cli.main" in command and name in command) or child.name() == name:
-                    return child
+                    return psutil.Process(program_of(child.pid))
             except (psutil.NoSuchProcess, psutil.ZombieProcess):
                 continue
         return None
@@ -119,10 +122,6 @@ class Stack:
         return "\n".join(
             f"--- {path.name}\n{path.read_text()[-3000:]}" for path in sorted((self.data_dir / "logs").glob("*.log"))
         )
-
-
-def tokenmill() -> list[str]:
-    return [sys.executable, "-m", "cli.main"]
 
 
 @pytest.fixture(scope="module")
@@ -159,7 +158,7 @@ def shared_stack(session_folder: Path, quick_commands: Path) -> Iterator[Stack]:
     clean = {name: value for name, value in os.environ.items() if not name.startswith("TOKENMILL_")}
     stack = Stack(session_folder / "tokenmill", quick_commands)
     try:
-        stack.start_as([*tokenmill(), "up"], clean | {"XDG_DATA_HOME": str(session_folder)})
+        stack.start_as(["up"], clean | {"XDG_DATA_HOME": str(session_folder)})
         yield stack
     finally:
         if stack.process is not None and stack.process.poll() is None:

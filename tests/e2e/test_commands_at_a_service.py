@@ -11,7 +11,7 @@ import pytest
 
 from tests.cli.service import typed
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("quick_processes")]
 
 NUM_LINES = 3
 

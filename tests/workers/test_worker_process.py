@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from jobs.settings import Settings
 from jobs.storage import Storage
+from tests.forked.commands import program_of
 from tests.workers.role_processes import ROOT, WAIT_SECONDS, RoleProcess, Watch, dispatching, ended, stored_in
 
 pytestmark = pytest.mark.long
@@ -62,9 +63,9 @@ def start_worker(database_url: str, storage: Storage, settings: Settings, tmp_pa
 
 
 def engine_of(worker: RoleProcess) -> psutil.Process:
-    children = psutil.Process(worker.pid).children(recursive=True)
+    children = psutil.Process(program_of(worker.pid)).children(recursive=True)
     (engine,) = (child for child in children if "engine.process.child" in child.cmdline())
-    return engine
+    return psutil.Process(program_of(engine.pid))
 
 
 @pytest.fixture
@@ -83,7 +84,7 @@ def lines(line: Callable[..., dict[str, Any]]) -> MakeLines:
     return lambda count, max_tokens: [line(number, max_tokens=max_tokens, ignore_eos=True) for number in range(count)]
 
 
-@pytest.mark.usefixtures("dispatcher")
+@pytest.mark.usefixtures("dispatcher", "quick_processes")
 def test_a_killed_engine_costs_no_line_and_a_stopped_worker_gives_its_chunks_back(
     start_worker: StartWorker, submit_valid: Callable[..., str], lines: MakeLines, watch: Watch, valkey_url: str
 ) -> None:
@@ -106,6 +107,7 @@ def test_a_killed_engine_costs_no_line_and_a_stopped_worker_gives_its_chunks_bac
     assert watch.value("SELECT bool_and(stopped_at IS NOT NULL) FROM worker")
 
 
+@pytest.mark.usefixtures("quick_processes")
 def test_a_worker_without_a_broker_helps_itself(
     start_worker: StartWorker, submit_valid: Callable[..., str], lines: MakeLines, watch: Watch
 ) -> None:
