@@ -19,6 +19,8 @@ _LAST_SECONDS = 10.0
 _LEAST_SECONDS = 1.0
 _LEAST_SHARE = 0.1
 """Of a node's lines: before, its pace is that of its beginning."""
+_FEW = 0.2
+"""Of the most lines that an open node has: so few do not decide when all end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,15 +42,16 @@ def expected_end(
 ) -> FlowEnd:
     """Return the expected end of a flow in progress, by its slowest open node.
 
-    Unknown until the last node that it needs has begun (`is_last_begun`) and each open one has results. `share_begun`
-    is the share of the work that its nodes' lines are about: others are still to be added.
+    Unknown until the last node that it needs has begun (`is_last_begun`), and each open one but those of few lines has
+    results. `share_begun` is the share of the work that its nodes' lines are about: others are still to be added.
     """
     if not is_last_begun or not share_begun:
         return FlowEnd()
-    open_nodes = [(node, batches.get(node.batch_id or "")) for node in begun if node.done_at is None]
-    left = [_seconds_left(node, batch, share_begun, now) for node, batch in open_nodes if batch is not None]
-    known = [seconds for seconds in left if seconds is not None]
-    if len(known) < len(left):
+    open_nodes = [node for node in begun if node.done_at is None and node.batch_id in batches]
+    most_lines = max((node.num_lines for node in open_nodes), default=0)
+    left = {node: _seconds_left(node, batches[str(node.batch_id)], share_begun, now) for node in open_nodes}
+    known = [seconds for seconds in left.values() if seconds is not None]
+    if any(seconds is None and node.num_lines > _FEW * most_lines for node, seconds in left.items()):
         return FlowEnd()
     seconds = max([_LEAST_SECONDS, *known])
     return FlowEnd(

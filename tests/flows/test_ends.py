@@ -62,6 +62,13 @@ def test_an_end_that_nothing_is_known_of_is_unknown(num_done: int, is_last_begun
     assert ended(one, done={"a": num_done}, is_last_begun=is_last_begun, share=share) == UNKNOWN
 
 
+def test_a_node_of_few_lines_without_results_does_not_hide_the_end() -> None:
+    main, further = node("a", num_lines=100, seconds=50), node("b", num_lines=20, seconds=1)
+    assert seconds_left(ended(main, further, done={"a": 50, "b": 0})) == pytest.approx(50)
+    further.num_lines = 21
+    assert ended(main, further, done={"a": 50, "b": 0}) == UNKNOWN
+
+
 def test_an_end_is_never_in_the_past() -> None:
     assert seconds_left(ended(node("a", num_lines=100, seconds=50), done={"a": 100})) > 0
     assert seconds_left(ended(node("a", num_lines=100, seconds=50, is_done=True), done={"a": 100})) > 0
