@@ -26,7 +26,7 @@ def test_status_of_a_server_tells_health_queue_and_workers(service: Service, bat
     title, *rows = done.stdout.splitlines()
     assert (done.exit_code, title) == (0, f"{service.base_url}, models: tiny")
     assert "tiny\tnormal\t0\t3\t0\t0\t" in rows
-    assert "tiny\t3\t1\t0%\t12345\thand" in rows
+    assert "tiny\ttokenmill\t3\t1\t0%\t12345\thand" in rows
     assert "open\t0\t1\t0\t0" in rows
 
 
