@@ -32,7 +32,7 @@ class MapJob:
     def identity(self, *parts: str) -> str:
         """Return a digest of everything that determines the results, and of `parts`. Reads the source once."""
         prompt = [(part.role, part.source) for part in self.template.parts]
-        identity = [self.source.identity(), prompt, self.ask.body(), self.shape.prefix]
+        identity: list[Any] = [self.source.identity(), prompt, self.ask.body(), self.shape.prefix]
         identity += [self.shape.has_thoughts, self.form.value, parts]
         return hashlib.sha256(orjson.dumps(identity)).hexdigest()[:24]
 
