@@ -112,7 +112,7 @@ def extract(stack: OwnStack, client: httpx.Client, *, num_documents: int, slow: 
     extraction_id = str(post(client, "/extractions", body)["id"])
     first_at, told = None, []
     while (now := get(client, f"/extractions/{extraction_id}").json())["ended_at"] is None:
-        if now["eta"] is not None:
+        if now.get("eta") is not None:  # a revision to compare with may tell none
             told.append(
                 ToldEnd(at=time.time(), expected=now["eta"], earliest=now["eta_earliest"], latest=now["eta_latest"])
             )
