@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 from sqlalchemy.orm import Session, sessionmaker
 
+from features.pipelines.rows.templates.warm import KEPT
 from flows.due import Due
 from workers.turns.flow_turns import FRESH_SECONDS, FRESH_TIMES, MAX_AT_ONCE, FlowTurns
 
@@ -150,3 +151,7 @@ def test_a_flow_that_another_worker_has_keeps_no_other_from_its_turn(maker: sess
     flows.release(*ids)
     turns.stop()
     assert flows.num_finds == 1, "another poll would find the same ones again"
+
+
+def test_no_run_that_is_advanced_ends_a_warm_renderer_that_the_next_one_could_fork() -> None:
+    assert KEPT >= MAX_AT_ONCE

@@ -13,14 +13,14 @@ from confined.warm_process import ForkedProcess, WarmProcess, WarmProcessDiedErr
 
 _MODULE = "features.pipelines.rows.templates.child"
 _START_SECONDS = 60.0
-_KEPT = 4
-"""Idle processes that are kept: one control worker renders as many runs at once."""
+KEPT = 8
+"""Idle processes that are kept: a control worker advances as many runs at once, and each may render."""
 
 
 class WarmRenderers:
     """For all threads of this process."""
 
-    def __init__(self, *, kept: int = _KEPT) -> None:
+    def __init__(self, *, kept: int = KEPT) -> None:
         self._kept = kept
         self._idle: list[WarmProcess] = []
         self._lock = threading.Lock()
