@@ -53,7 +53,7 @@ def ends_of(results: LargeResults, *, is_batch_wanted: bool) -> ChunkEnds:
         services=services,
         settings=Settings(),
         lease=SimpleNamespace(is_batch_wanted=is_batch_wanted, run=lambda work: None),
-        lines=None,
+        lines=SimpleNamespace(has_wasted=False),
         submitted=ThreeEnded(),
     )
     any_results: Any = results
