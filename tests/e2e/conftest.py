@@ -1,6 +1,7 @@
 """The whole stack as a user starts it: `tokenmill up` in processes of its own, with the demo model or another one.
 
-These are forked from loaded ones: tests/cli/test_stack.py and test_readme.py start everything anew.
+These are forked from loaded ones, but for tests that kill or measure processes; tests/cli/test_stack.py and
+test_readme.py start everything anew, too.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -25,6 +27,7 @@ from tests.forked.commands import program_of
 
 ROOT = Path(__file__).resolve().parents[2]
 DEMO_MODEL = ROOT / "examples" / "demo_model"
+REAL_COMMANDS = Path(sys.executable).parent
 START_SECONDS = 180
 STOP_SECONDS = 90
 
@@ -38,7 +41,7 @@ class Stack:
 
     data_dir: Path
     commands: Path
-    """The folder of the quick `python` and `tokenmill` that this starts and `run` calls."""
+    """The folder of the `python` and `tokenmill` that this starts and `run` calls."""
     settings: dict[str, str] = field(default_factory=dict)
     model: tuple[str, ...] = _DEMO
     base_url: str = ""
@@ -62,7 +65,7 @@ class Stack:
         self.start_as(command, {name: value for name, value in self.environment.items() if value})
 
     def start_as(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
-        """Start with a command, in forks; its port is a free one, since other stacks run here."""
+        """Start with a command; its port is a free one, since other stacks run here."""
         typed = [str(self.commands / "python"), "-m", "cli.main", *command, "--port", str(free_port())]
         self.process = subprocess.Popen(typed, stdout=subprocess.PIPE, text=True, env=dict(environment), cwd=ROOT)
         assert self.process.stdout is not None
@@ -137,10 +140,16 @@ def stack_model() -> tuple[str, ...]:
 
 
 @pytest.fixture(scope="module")
+def stack_commands(quick_commands: Path) -> Path:
+    """The folder of `python` and `tokenmill`; a module that kills or measures processes takes `REAL_COMMANDS`."""
+    return quick_commands
+
+
+@pytest.fixture(scope="module")
 def stack(
-    memory_folder: Path, quick_commands: Path, stack_settings: dict[str, str], stack_model: tuple[str, ...]
+    memory_folder: Path, stack_commands: Path, stack_settings: dict[str, str], stack_model: tuple[str, ...]
 ) -> Iterator[Stack]:
-    stack = Stack(memory_folder, quick_commands, stack_settings, stack_model)
+    stack = Stack(memory_folder, stack_commands, stack_settings, stack_model)
     try:
         stack.start()
         yield stack

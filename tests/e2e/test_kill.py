@@ -6,12 +6,14 @@ import json
 import shutil
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
 
 from tests.e2e.builders import check_ledger
+from tests.e2e.conftest import REAL_COMMANDS
 
 pytestmark = pytest.mark.long
 
@@ -19,6 +21,11 @@ NUM_LINES = 2_000
 NUM_WORKER_KILLS = 5
 TIMEOUT_SECONDS = 540
 MIN_PROGRESS = 20  # finished lines between two kills, so that each hits a working engine
+
+
+@pytest.fixture(scope="module")
+def stack_commands() -> Path:
+    return REAL_COMMANDS
 
 
 @pytest.fixture(scope="module")

@@ -25,6 +25,7 @@ from jobs.settings import GIB
 from jobs.states import AskedPriority
 from jobs.storage import Storage
 from tests.e2e.builders import Customer, chat, until
+from tests.e2e.conftest import REAL_COMMANDS
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
 
@@ -40,6 +41,11 @@ NUM_ANSWERS = 16
 NUM_INNOCENT = 5
 TEMPLATE_MARKS = ["<|bos|>", "<|user|>", "<|end|>", "<|assistant|>"]
 CHUNK_STATES = "SELECT state, count(*)::int FROM chunk WHERE batch_id = '{}' GROUP BY state ORDER BY state"
+
+
+@pytest.fixture(scope="module")
+def stack_commands() -> Path:
+    return REAL_COMMANDS
 
 
 @pytest.fixture(scope="module")
