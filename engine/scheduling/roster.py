@@ -5,11 +5,13 @@ Every move is logged with its reason. The roster decides who may run, not what a
 
 from __future__ import annotations
 
-from bisect import insort
+from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from itertools import compress
 from operator import attrgetter
 from typing import Any
+
+import numpy as np
 
 from engine.config import SchedulerConfig
 from engine.scheduling.admission import OutputForecast, Shortage
@@ -32,7 +34,7 @@ _rank = attrgetter("rank")
 class Roster:
     """Own every sequence from `add` to `remove`, its seat and its place in the order.
 
-    `running` is in the policy's order, best first; only the roster changes it.
+    `running` is in the policy's order, best first, and `rows` are their seats' rows; only the roster changes them.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class Roster:
             )
         )
         self.running: list[Sequence] = []
+        self.rows: Int64 = ints([])
         self.waiting = WaitingQueue(self.policy, max_passed_over=config.max_passed_over)
         self.log = DecisionLog(self.pace.now, self.counters)
         self.num_departures = 0
@@ -63,14 +66,6 @@ class Roster:
         self._leaving: set[Sequence] = set()
         self._followers = Followers()
         self._live: dict[int, list[Sequence]] = {}
-        self._rows: Int64 | None = None
-
-    @property
-    def rows(self) -> Int64:
-        """Return the rows of the running sequences' seats, in their order."""
-        if self._rows is None:
-            self._rows = ints(list(map(row_of, self.running)))
-        return self._rows
 
     @property
     def num_waiting(self) -> int:
@@ -164,8 +159,9 @@ class Roster:
             sequence.times.started_at = self.pace.now()
         self.policy.on_seat(sequence)
         sequence.rank = self._rank_of(sequence)
-        insort(self.running, sequence, key=_rank)
-        self._rows = None
+        index = bisect_right(self.running, sequence.rank, key=_rank)
+        self.running.insert(index, sequence)
+        self.rows = np.insert(self.rows, index, sequence.row)
         self.log.record(sequence, Reason.STARTED)
 
     def preempt(
@@ -209,8 +205,9 @@ class Roster:
 
     def stop(self, sequence: Sequence) -> None:
         """Take a running sequence out of the order; it keeps its seat."""
-        self.running.remove(sequence)
-        self._rows = None
+        index = self.running.index(sequence)
+        del self.running[index]
+        self.rows = np.delete(self.rows, index)
 
     def rank_again(self) -> None:
         """Sort the running sequences by their present ranks, if ranks move and this step may have to preempt."""
@@ -219,7 +216,7 @@ class Roster:
             for sequence in self.running:
                 sequence.rank = self._rank_of(sequence)
             self.running.sort(key=_rank)
-            self._rows = None
+            self.rows = ints(list(map(row_of, self.running)))
 
     def check_integrity(self, seated: list[Sequence]) -> None:
         """Raise AssertionError unless blocks, the seats of those `seated`, and queues are consistent."""
