@@ -14,7 +14,7 @@ import pytest
 from jobs.chunks.recording import LineResult
 from jobs.errors import InputError
 from jobs.lines.output_lines import output_line
-from tests.cli.killed import wait_for
+from tests.cli.killed import kill, wait_for
 from tests.cli.service import ROOT, Service, chatted, failed, run
 
 pytestmark = pytest.mark.long
@@ -68,11 +68,12 @@ def started(
     return service.start(*arguments(folder, *more, output=output), before=before)
 
 
+@pytest.mark.usefixtures("quick_processes")
 def test_a_table_comes_back_with_its_answers_after_a_kill_too(service: Service, folder: Path) -> None:
     before = len(service.batches())
     with started(service, folder) as process:
         wait_for(lambda: len(service.batches()) > before, process)
-        process.kill()
+        kill(process)
     batch = service.batches()[0]
     service.work_off(batch["id"], RESULTS)
     with started(service, folder, "--fail-on-errors", "--keep") as process:
@@ -101,6 +102,7 @@ def test_a_table_comes_back_with_its_answers_after_a_kill_too(service: Service, 
     assert body["response_format"]["json_schema"]["schema"] == SCHEMA
 
 
+@pytest.mark.usefixtures("quick_processes")
 def test_a_batch_that_was_cancelled_leaves_its_results_and_the_rest_runs_again(service: Service, folder: Path) -> None:
     before = len(service.batches())
     with started(service, folder) as process:
@@ -125,6 +127,7 @@ def test_a_batch_that_was_cancelled_leaves_its_results_and_the_rest_runs_again(s
     assert [path.name for path in folder.glob("d/runs/*/*")] == ["state.json"]
 
 
+@pytest.mark.usefixtures("quick_processes")
 def test_a_schema_that_the_server_cannot_keep_is_each_rows_error(service: Service, folder: Path) -> None:
     before = len(service.batches())
     said = "the keyword is not supported"
@@ -163,6 +166,7 @@ def test_a_disk_that_is_full_at_the_end_costs_nothing_that_was_computed(
 
 
 @pytest.mark.parametrize("output", ["out.jsonl", "out.csv"])
+@pytest.mark.usefixtures("quick_processes")
 def test_another_output_of_another_prompt_is_another_run(service: Service, folder: Path, output: str) -> None:
     (folder / "prompt.j2").write_text("{{ text }}")
     before = len(service.batches())
