@@ -3,13 +3,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 import torch
 
 from engine.config import PolicyName
 from engine.models.decoder import Decoder
 from engine.scheduling.plan import StepPlan
+from engine.scheduling.seat_table import SeatTable
 from kernels.paged import LayerCache
 from kernels.write_kv import write_kv
 from tests.engine.builders import deltas_of, greedy, make_engine, new_request, run_all, runner_of
@@ -111,12 +111,11 @@ def test_only_the_slots_of_tokens_are_written(tiny_models: TinyModels, monkeypat
     live: set[int] = set()
     compute = runner_of(engine).forward
 
-    def watched(plan: StepPlan, tables: npt.NDArray[np.int32], **fields: Any) -> Any:
-        for sequence, start, count in zip(plan.sequences, plan.starts, plan.counts, strict=True):
-            live.update(
-                int(tables[sequence.row, index // 16]) * 16 + index % 16 for index in range(start, start + count)
-            )
-        return compute(plan, tables, **fields)
+    def watched(plan: StepPlan, seats: SeatTable, **fields: Any) -> Any:
+        for row, start, count in zip(plan.rows, plan.starts, plan.counts, strict=True):
+            blocks = seats.block_tables[row]
+            live.update(int(blocks[index // 16]) * 16 + index % 16 for index in range(start, start + count))
+        return compute(plan, seats, **fields)
 
     monkeypatch.setattr(runner_of(engine), "forward", watched)
     run_all(engine, model)
