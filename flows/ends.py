@@ -43,7 +43,8 @@ def expected_end(
     """Return the expected end of a flow in progress, by its slowest open node.
 
     Unknown until the last node that it needs has begun (`is_last_begun`), and each open one but those of few lines has
-    results. `share_begun` is the share of the work that its nodes' lines are about: others are still to be added.
+    results; and once all lines have ended, while files are written. `share_begun` is the share of the work that its
+    nodes' lines are about: others are still to be added.
     """
     if not is_last_begun or not share_begun:
         return FlowEnd()
@@ -51,9 +52,9 @@ def expected_end(
     most_lines = max((node.num_lines for node in open_nodes), default=0)
     left = {node: _seconds_left(node, batches[str(node.batch_id)], share_begun, now) for node in open_nodes}
     known = [seconds for seconds in left.values() if seconds is not None]
-    if any(seconds is None and node.num_lines > _FEW * most_lines for node, seconds in left.items()):
+    if any(seconds is None and node.num_lines > _FEW * most_lines for node, seconds in left.items()) or not any(known):
         return FlowEnd()
-    seconds = max([_LEAST_SECONDS, *known])
+    seconds = max(_LEAST_SECONDS, *known)
     return FlowEnd(
         expected_at=now + timedelta(seconds=seconds),
         earliest_at=now + timedelta(seconds=_EARLIEST * seconds),
