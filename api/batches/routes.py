@@ -6,11 +6,11 @@ from decimal import Decimal
 from typing import Annotated
 
 from fastapi import APIRouter, BackgroundTasks, Query, Response
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from api.auth import KeyIdDep, TenantDep
 from api.batches.responses import batch_object, batch_objects
-from api.fields import PageQuery, Storable, StrictModel
+from api.fields import PageQuery, Storable, StrictModel, storable
 from api.openapi import failures, lines_of
 from api.schemas.batches import BatchObject, BatchPage, DeletedBatch, ResultLine
 from api.services import ServicesDep
@@ -19,12 +19,16 @@ from api.spending import ONE_DOWNLOAD
 from jobs.batches import deletion, lifecycle
 from jobs.batches.results import read_finished_lines
 from jobs.batches.submission import MAX_NAME
-from jobs.overview import finding
 from jobs.overview.finding import Wanted
+from jobs.states import BatchState
 
 MAX_RESULTS_PAGE = 10_000
 
 router = APIRouter(prefix="/v1/batches", tags=["batches"], responses=failures(401, 403, 429, 503))
+
+
+_STATES = "|".join(BatchState)
+_PAIR = r"^[^=\n\x00]+=[^\n\x00]*$"
 
 
 class BatchesQuery(PageQuery):
@@ -32,10 +36,10 @@ class BatchesQuery(PageQuery):
 
     name: Annotated[Storable, Field(max_length=MAX_NAME)] | None = None
     """Part of its name, or of its input file's if it has none; capitals do not matter."""
-    status: Annotated[Storable, Field(max_length=200)] | None = None
+    status: Annotated[str, Field(pattern=f"^({_STATES})(,({_STATES}))*$", max_length=200)] | None = None
     """One or several, separated by commas."""
-    metadata: Annotated[Storable, Field(max_length=20_000)] | None = None
-    """A JSON object of strings, such as `{"team": "search"}`: it has each of these pairs."""
+    metadata: Annotated[str, AfterValidator(storable), Field(pattern=_PAIR, max_length=600)] | None = None
+    """A pair that it has, as `key=value`."""
     created_from: Annotated[int, Field(ge=0, lt=2**33)] | None = None
     created_before: Annotated[int, Field(ge=0, lt=2**33)] | None = None
     cost_from: Annotated[Decimal, Field(ge=0, lt=10**9)] | None = None
@@ -43,11 +47,12 @@ class BatchesQuery(PageQuery):
     cost_below: Annotated[Decimal, Field(ge=0, lt=10**9)] | None = None
 
     def wanted(self) -> Wanted:
-        """Return the filter. Raise InputError for an unknown status, and metadata that is no object of strings."""
+        """Return the filter."""
+        key, _, value = (self.metadata or "").partition("=")
         return Wanted(
             name=self.name,
-            states=() if self.status is None else finding.states_of(self.status),
-            metadata={} if self.metadata is None else finding.metadata_of(self.metadata),
+            states=tuple(map(BatchState, self.status.split(","))) if self.status else (),
+            metadata={key: value} if key else {},
             created_from=self.created_from,
             created_before=self.created_before,
             cost_from=self.cost_from,

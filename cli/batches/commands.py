@@ -31,7 +31,7 @@ def list_(
     *,
     name: Annotated[str | None, typer.Option(help="Part of its name, or of its input file's.")] = None,
     status: Annotated[list[BatchState] | None, typer.Option(help="May be given again.")] = None,
-    metadata: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="May be given again.")] = None,
+    metadata: Annotated[str | None, typer.Option(metavar="KEY=VALUE", help="A pair of its metadata.")] = None,
     since: Annotated[datetime | None, Day] = None,
     until: Annotated[datetime | None, Day] = None,
     cost_from: Annotated[str | None, typer.Option(help="In units of the currency.")] = None,
@@ -42,7 +42,7 @@ def list_(
     wanted = {
         "name": name,
         "status": ",".join(one.value for one in status or ()) or None,
-        "metadata": json.dumps(pairs) if (pairs := creating.pairs_of(metadata or [])) else None,
+        "metadata": metadata,
         "created_from": since and int(since.replace(tzinfo=UTC).timestamp()),
         "created_before": until and int((until + timedelta(days=1)).replace(tzinfo=UTC).timestamp()),
         "cost_from": cost_from,

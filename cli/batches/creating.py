@@ -75,7 +75,7 @@ def create(
     A file without requests is refused. With --wait, exit status 1 if it does not complete or every line fails. With
     --dry-run, exit status 2 if it would be refused or fail, and 3 if lines would be skipped.
     """
-    pairs = pairs_of(metadata or [])
+    pairs = _pairs(metadata or [])
     if exact and not dry_run:
         raise InputError("--exact needs --dry-run. Give both, or neither.")
     if idempotency_key is not None and dry_run:
@@ -206,7 +206,7 @@ def _when_counted(client: OpenAI, result: dict[str, Any], *, quiet_seconds: floa
     return result
 
 
-def pairs_of(options: list[str]) -> dict[str, str] | None:
+def _pairs(options: list[str]) -> dict[str, str] | None:
     for pair in options:
         if "=" not in pair:
             raise InputError(f"--metadata is {pair!r}. Give it as KEY=VALUE.")

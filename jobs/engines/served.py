@@ -110,9 +110,9 @@ _NOTE = text("""
 """)
 
 _CLAIM = text("""
-    UPDATE served_engine SET claimed_by = :owner, claimed_until = clock_timestamp() + CAST(:hold AS interval)
+    UPDATE served_engine SET prober_id = :owner, probed_until = clock_timestamp() + CAST(:hold AS interval)
     WHERE model = :model AND kind = :kind AND version = :version AND due_at <= clock_timestamp()
-        AND (claimed_until IS NULL OR claimed_until <= clock_timestamp())
+        AND (probed_until IS NULL OR probed_until <= clock_timestamp())
     RETURNING model
 """)
 
@@ -120,8 +120,8 @@ _RECORD = text("""
     UPDATE served_engine SET meets = :meets, may_meet = :may_meet, probe_tokens = probe_tokens + :num_tokens,
         findings = findings || CAST(:findings AS jsonb), probed_at = clock_timestamp(),
         due_at = clock_timestamp() + CAST(:again AS interval), seen_at = clock_timestamp(),
-        claimed_by = NULL, claimed_until = NULL
-    WHERE model = :model AND kind = :kind AND version = :version AND claimed_by = :owner
+        prober_id = NULL, probed_until = NULL
+    WHERE model = :model AND kind = :kind AND version = :version AND prober_id = :owner
     RETURNING model
 """)
 

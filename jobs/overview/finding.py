@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -12,7 +11,6 @@ from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
 
 from jobs.accounts.money import PICOS_A_UNIT
-from jobs.errors import InputError
 from jobs.states import BatchState
 from jobs.tables import Batch, File
 
@@ -53,35 +51,6 @@ class Wanted:
         if self.cost_below is not None:
             conditions.append(Batch.cost_picos < self.cost_below * PICOS_A_UNIT)
         return conditions
-
-
-def states_of(names: str) -> tuple[BatchState, ...]:
-    """Return the states of names with commas between them. Raises InputError for a name of none."""
-    known = {state.value: state for state in BatchState}
-    given = [name.strip() for name in names.split(",")]
-    unknown = [name for name in given if name not in known]
-    if unknown:
-        raise InputError(
-            f"status is {unknown[0][:100]!r}; give one or several of {', '.join(known)}, separated by commas.",
-            param="status",
-            code="invalid_value",
-        )
-    return tuple(known[name] for name in given)
-
-
-def metadata_of(text: str) -> dict[str, str]:
-    """Return the pairs of a JSON object of strings. Raises InputError for another text."""
-    try:
-        pairs = json.loads(text)
-    except (ValueError, RecursionError):
-        pairs = None
-    if not isinstance(pairs, dict) or not all(isinstance(value, str) for value in pairs.values()):
-        raise InputError(
-            f'metadata is {text[:100]!r}; give a JSON object of strings, such as {{"team": "search"}}.',
-            param="metadata",
-            code="invalid_value",
-        )
-    return pairs
 
 
 def names_of(session: Session, batches: Iterable[Batch]) -> dict[str, str]:

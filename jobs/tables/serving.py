@@ -73,8 +73,8 @@ class ServedEngine(Base):
     probe_tokens: Mapped[int] = mapped_column(server_default="0")  # of all probes; no tenant's
     probed_at: Mapped[datetime | None]  # last; null: never
     due_at: Mapped[datetime | None]  # when it is probed next; null: never
-    claimed_by: Mapped[str | None]  # the worker that probes it
-    claimed_until: Mapped[datetime | None]
+    prober_id: Mapped[str | None]  # the worker that probes it
+    probed_until: Mapped[datetime | None]
     seen_at: Mapped[datetime] = mapped_column(server_default=func.now())  # when a worker last registered it
 
 

@@ -94,8 +94,8 @@ CREATE TABLE served_engine (
     probe_tokens bigint DEFAULT '0' NOT NULL,
     probed_at timestamptz,
     due_at timestamptz,
-    claimed_by text,
-    claimed_until timestamptz,
+    prober_id text,
+    probed_until timestamptz,
     seen_at timestamptz DEFAULT now() NOT NULL,
     CONSTRAINT served_engine_pkey PRIMARY KEY (model, kind, version)
 );

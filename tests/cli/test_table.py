@@ -152,9 +152,9 @@ def test_a_program_reads_the_ends_of_batches_in_columns_of_their_own(capsys: pyt
     known.eta, known.eta_earliest, known.eta_latest = 1_767_323_045, 1_767_323_000, 1_767_323_100
     print_batches([known, batch("completed", 400, 0, 400)])
     header, first, second = (line.split("\t") for line in capsys.readouterr().out.splitlines())
-    assert header[-3:] == ["eta", "eta_earliest", "eta_latest"]
-    assert first[-3:] == ["2026-01-02T03:04:05Z", "2026-01-02T03:03:20Z", "2026-01-02T03:05:00Z"]
-    assert second[-3:] == ["", "", ""]
+    assert header[-4:] == ["eta", "eta_earliest", "eta_latest", "name"]
+    assert first[-4:-1] == ["2026-01-02T03:04:05Z", "2026-01-02T03:03:20Z", "2026-01-02T03:05:00Z"]
+    assert second[-4:-1] == ["", "", ""]
 
 
 @pytest.mark.parametrize("columns", [80, 200])

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import itertools
 import json
+import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -14,6 +16,8 @@ import openai
 
 CHAT = "/v1/chat/completions"
 TIMEOUT_SECONDS = 200
+REAL_COMMANDS = Path(sys.executable).parent
+"""The folder of `python` and `tokenmill`, for stacks that are not forks."""
 _FINAL = ("completed", "failed", "expired", "cancelled")
 
 _numbers = itertools.count()

@@ -10,7 +10,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -27,7 +26,6 @@ from tests.forked.commands import program_of
 
 ROOT = Path(__file__).resolve().parents[2]
 DEMO_MODEL = ROOT / "examples" / "demo_model"
-REAL_COMMANDS = Path(sys.executable).parent
 START_SECONDS = 180
 STOP_SECONDS = 90
 
@@ -141,7 +139,7 @@ def stack_model() -> tuple[str, ...]:
 
 @pytest.fixture(scope="module")
 def stack_commands(quick_commands: Path) -> Path:
-    """The folder of `python` and `tokenmill`; a module that kills or measures processes takes `REAL_COMMANDS`."""
+    """The folder of `python` and `tokenmill`; `builders.REAL_COMMANDS` for tests that kill or measure processes."""
     return quick_commands
 
 

@@ -14,8 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.e2e.builders import Customer, chat, check_ledger
-from tests.e2e.conftest import REAL_COMMANDS
+from tests.e2e.builders import REAL_COMMANDS, Customer, chat, check_ledger
 from tests.e2e.thinking_demo import make_thinking_demo
 
 pytestmark = pytest.mark.long

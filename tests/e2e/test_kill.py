@@ -12,8 +12,7 @@ from typing import Any
 import openai
 import pytest
 
-from tests.e2e.builders import check_ledger
-from tests.e2e.conftest import REAL_COMMANDS
+from tests.e2e.builders import REAL_COMMANDS, check_ledger
 
 pytestmark = pytest.mark.long
 

@@ -24,8 +24,7 @@ from jobs.retention.purging import purge_results
 from jobs.settings import GIB
 from jobs.states import AskedPriority
 from jobs.storage import Storage
-from tests.e2e.builders import Customer, chat, until
-from tests.e2e.conftest import REAL_COMMANDS
+from tests.e2e.builders import REAL_COMMANDS, Customer, chat, until
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
 

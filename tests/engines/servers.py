@@ -28,7 +28,7 @@ _VARIABLES = {
 
 def installed_python() -> Path:
     """Return the Python of the installed vLLM; skip the test where there is none."""
-    python = Path(os.environ.get("TOKENMILL_ENGINES", ROOT / ".engines")) / "vllm" / "bin" / "python"
+    python = Path(os.environ.get("REAL_ENGINES", ROOT / ".engines")) / "vllm" / "bin" / "python"
     if not python.exists():
         pytest.skip(f"no vLLM in {python.parents[1]}; run `bash scripts/real-engines`")
     return python

@@ -141,7 +141,8 @@ class Bucket:
         """Return the error to raise; it depends on the answer as well, as some calls raise only a general class."""
         log.warning("store failed name=%s error=%s", self._name, str(error).split("\n")[0])
         problem = problem_of(error)
-        if isinstance(error, (FileNotFoundError, NotFoundError)):  # a bucket that is there lists and takes any key
+        # A bucket that is there lists and takes any key; some calls raise only a general class.
+        if isinstance(error, (FileNotFoundError, NotFoundError)) or "NoSuchBucket" in str(error):
             return StoreAwayError(self._name)
         denied = (PermissionDeniedError, UnauthenticatedError, PermissionError)
         if isinstance(error, denied) or problem.startswith(_NO_RIGHT):

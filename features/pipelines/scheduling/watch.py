@@ -32,8 +32,8 @@ def watched_since(session: Session, *, now: datetime) -> datetime:
 # Between records the statement only reads, as locking a row would make it a write transaction.
 _NOTE = text("""
     INSERT INTO schedule_watch (since, seen_at)
-    SELECT clock_timestamp(), clock_timestamp()
-    WHERE NOT EXISTS (SELECT FROM schedule_watch WHERE seen_at > clock_timestamp() - CAST(:noted_every AS interval))
+    SELECT now, now FROM clock_timestamp() AS now
+    WHERE NOT EXISTS (SELECT FROM schedule_watch WHERE seen_at > now - CAST(:noted_every AS interval))
         AND EXISTS (SELECT FROM schedule WHERE due_at IS NOT NULL AND paused_at IS NULL AND deleted_at IS NULL)
     ON CONFLICT (id) DO UPDATE SET seen_at = excluded.seen_at,
         since = CASE WHEN schedule_watch.seen_at < excluded.seen_at - CAST(:pause AS interval) THEN excluded.since

@@ -14,7 +14,7 @@ from tests.features.pipelines.work.run_builders import House
 
 STATEMENTS, TRANSACTIONS = 27, 4
 """Most of a run, from its claim to its release with a batch; see `tokenmill bench schedules`."""
-STATEMENTS_TO_VALIDATE, TRANSACTIONS_TO_VALIDATE = 12, 3
+STATEMENTS_TO_VALIDATE, TRANSACTIONS_TO_VALIDATE = 13, 3
 
 
 def test_a_run_hands_in_its_first_batch_and_this_is_validated_with_few_statements(
