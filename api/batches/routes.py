@@ -6,7 +6,7 @@ from decimal import Decimal
 from typing import Annotated
 
 from fastapi import APIRouter, BackgroundTasks, Query, Response
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, WithJsonSchema
 
 from api.auth import KeyIdDep, TenantDep
 from api.batches.responses import batch_object, batch_objects
@@ -31,6 +31,14 @@ _STATES = "|".join(BatchState)
 _PAIR = r"^[^=\n\x00]+=[^\n\x00]*$"
 
 
+_MOST = 10**9
+Cost = Annotated[
+    Decimal,
+    Field(ge=0, lt=_MOST),
+    WithJsonSchema({"type": "number", "minimum": 0, "exclusiveMaximum": _MOST}),
+]
+
+
 class BatchesQuery(PageQuery):
     """Which batches of the tenant to list; a batch meets all of these."""
 
@@ -38,13 +46,13 @@ class BatchesQuery(PageQuery):
     """Part of its name, or of its input file's if it has none; capitals do not matter."""
     status: Annotated[str, Field(pattern=f"^({_STATES})(,({_STATES}))*$", max_length=200)] | None = None
     """One or several, separated by commas."""
-    metadata: Annotated[str, AfterValidator(storable), Field(pattern=_PAIR, max_length=600)] | None = None
+    metadata: Annotated[str, Field(pattern=_PAIR, max_length=600), AfterValidator(storable)] | None = None
     """A pair that it has, as `key=value`."""
     created_from: Annotated[int, Field(ge=0, lt=2**33)] | None = None
     created_before: Annotated[int, Field(ge=0, lt=2**33)] | None = None
-    cost_from: Annotated[Decimal, Field(ge=0, lt=10**9)] | None = None
+    cost_from: Cost | None = None
     """In units of the currency, like `cost_below`."""
-    cost_below: Annotated[Decimal, Field(ge=0, lt=10**9)] | None = None
+    cost_below: Cost | None = None
 
     def wanted(self) -> Wanted:
         """Return the filter."""
