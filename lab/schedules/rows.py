@@ -84,4 +84,5 @@ def _pipeline(tenant_id: str, number: int) -> dict[str, Any]:
 def _schedule(pipeline: dict[str, Any]) -> dict[str, Any]:
     copied = {name: pipeline[name] for name in ("tenant_id", "name")}
     own = {"id": new_id("schedule"), "pipeline_id": pipeline["id"], "cron": "0 0 * * *", "time_zone": "UTC"}
-    return {**copied, **own, "catch_up": "none", "catch_up_seconds": 0}
+    # the minute may have begun before the first look of the stack's dispatcher
+    return {**copied, **own, "catch_up": "latest", "catch_up_seconds": 3600}

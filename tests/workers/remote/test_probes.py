@@ -229,7 +229,7 @@ def test_two_workers_do_not_probe_at_once(server: FakeServer, session: Session, 
     session.commit()
     other.prober.look()
     assert sum(server.num_asked.values()) == 0
-    session.execute(text("UPDATE served_engine SET claimed_until = now()"))  # it died
+    session.execute(text("UPDATE served_engine SET probed_until = now()"))  # it died
     session.commit()
     other.prober.look()
     assert Need.N in other.known.meets
