@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import orjson
 
+from jobs.lines.endpoints import LineKind
 from workers.remote.dialects import Dialect
 from workers.remote.exchange import Address, Patience, TooLargeError, open_client, post
 from workers.remote.probes import CONCLUSIVE, COUNTING, LETTERS, Facts, Probe, Reply, Seen, body_of, most_tokens
@@ -30,6 +31,8 @@ class Server:
     model: str
     """The model's name there."""
     is_chat: bool
+    kind: LineKind = LineKind.GENERATE
+    """Of the lines that it answers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +47,8 @@ def ask(
     server: Server, probes: Sequence[Probe], *, budget: int, seconds: float = PROBE_SECONDS
 ) -> tuple[dict[str, Finding], int]:
     """Return the findings of probes, as far as budget and patience reach, and the tokens of all requests."""
+    if not probes:
+        return {}, 0
     return asyncio.run(_ask(server, probes, budget=budget, seconds=seconds))
 
 

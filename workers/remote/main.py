@@ -86,8 +86,9 @@ def main(
     maker = sessions(connect(settings.database_url, idle_seconds=BRIEF_SECONDS))
     services = _services(settings, maker)
     store_marker.bind(maker, services.storage)
-    _register(services, served, address.url, tokenizer, kind=kind_of(check))
-    worker_id, known = new_id("worker"), first_abilities(identity)
+    kind = kind_of(check)
+    _register(services, served, address.url, tokenizer, kind=kind)
+    worker_id, known = new_id("worker"), first_abilities(identity, kind)
     parts = RemoteParts(
         services=services,
         caller=_caller(address, identity, check, options),
@@ -100,7 +101,11 @@ def main(
     own = Served(
         model=served,
         server=Server(
-            address=address, dialect=identity.dialect, model=identity.model, is_chat=check.path == "chat/completions"
+            address=address,
+            dialect=identity.dialect,
+            model=identity.model,
+            is_chat=check.path == "chat/completions",
+            kind=kind,
         ),
         owner=worker_id,
         identify=lambda: identify(address, named=identity.model, served=None),

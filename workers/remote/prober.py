@@ -21,6 +21,7 @@ from jobs.engines import served
 from jobs.engines.engine import ServingEngine
 from jobs.engines.served import Probed
 from jobs.errors import InputError, ServiceError
+from jobs.lines.endpoints import LineKind
 from jobs.lines.needs import Need
 from jobs.tables import ServedEngine
 from workers.remote.abilities import Abilities
@@ -40,9 +41,9 @@ _FIRST_LOOK_SECONDS = 3.0
 """Between looks as long as nothing is known of the server."""
 
 
-def first_abilities(identity: Identity) -> Abilities:
+def first_abilities(identity: Identity, lines: LineKind) -> Abilities:
     """Return what a server is taken for until its findings are read: what its dialect claims and no probe shows."""
-    meets, _ = abilities(identity.dialect, {})
+    meets, _ = abilities(identity.dialect, {}, lines)
     kind, version = identity.dialect.kind, identity.version
     return Abilities(ServingEngine(kind=kind, version=version, meets=meets))
 
@@ -126,12 +127,12 @@ class Prober:
             self._leave(f"the server was {engine.label} and is {identity.dialect.kind} now: start the worker again")
         elif identity.version != engine.version and identity.version is not None:
             log.info("the server's version changed before=%s after=%s", engine.version, identity.version)
-            meets, _ = abilities(identity.dialect, {})
+            meets, _ = abilities(identity.dialect, {}, self._own.server.kind)
             self._known.engine = replace(engine, version=identity.version, meets=meets)
             self._is_known = False
 
     def _note(self, session: Session) -> None:
-        meets, may_meet = abilities(self._own.server.dialect, {})
+        meets, may_meet = abilities(self._own.server.dialect, {}, self._own.server.kind)
         served.note(session, self._own.model, replace(self._known.engine, meets=meets), may_meet=may_meet)
 
     def _row(self, session: Session) -> ServedEngine:
@@ -149,16 +150,18 @@ class Prober:
     def _probe(self, before: Mapping[str, Any]) -> None:
         """Make the due probes, without a transaction, and store what they showed."""
         own, now = self._own, self._now()
-        due = [probe for probe in probes_of(own.server.dialect) if not _is_fresh(before.get(probe.name), now)]
+        probes = probes_of(own.server.dialect, own.server.kind)
+        due = [probe for probe in probes if not _is_fresh(before.get(probe.name), now)]
         due.sort(key=lambda probe: probe.name in before)  # what was never asked first: the budget may not reach further
-        budget = MAX_TOKENS - sum(int(one["tokens"]) for one in before.values() if _is_of_today(one, now))
+        budget = MAX_TOKENS - sum(_spent(one, now) for one in before.values())
         found, num_tokens = ask(own.server, due, budget=budget, seconds=self._seconds)
         findings = {name: _entry(before.get(name), one, now) for name, one in found.items()}
         self._record({**before, **findings}, findings, due, num_tokens=num_tokens)
 
     def _record(self, known: Mapping[str, Any], new: Mapping[str, Any], due: list[Probe], *, num_tokens: int) -> None:
         own = self._own
-        meets, may_meet = abilities(own.server.dialect, {name: one["seen"] for name, one in known.items()})
+        seen = {name: one["seen"] for name, one in known.items()}
+        meets, may_meet = abilities(own.server.dialect, seen, own.server.kind)
         is_whole = all(probe.name in new and new[probe.name]["last"] in CONCLUSIVE for probe in due)
         probed = Probed(
             meets=meets,
@@ -175,17 +178,25 @@ class Prober:
 
 
 def _is_fresh(entry: Mapping[str, Any] | None, now: float) -> bool:
-    return entry is not None and entry["seen"] in CONCLUSIVE and _is_of_today(entry, now)
-
-
-def _is_of_today(entry: Mapping[str, Any], now: float) -> bool:
+    if entry is None or entry["seen"] not in CONCLUSIVE:
+        return False
     return bool(now - entry["at"] < (DAY - SOON).total_seconds())
 
 
+def _day(now: float) -> int:
+    """Return the number of a UTC day."""
+    return int(now // DAY.total_seconds())
+
+
+def _spent(entry: Mapping[str, Any] | None, now: float) -> int:
+    """Return the tokens that a capability's probes have used today."""
+    return int(entry["tokens"]) if entry is not None and entry["day"] == _day(now) else 0
+
+
 def _entry(before: Mapping[str, Any] | None, found: Finding, now: float) -> dict[str, Any]:
-    """Return what is stored of a finding: one that says nothing leaves what was seen before."""
+    """Return what is stored of a finding: one that says nothing leaves what was seen before, and when."""
     last = str(found.seen)
+    asked = {"last": last, "day": _day(now), "tokens": found.num_tokens + _spent(before, now)}
     if found.seen in CONCLUSIVE or before is None or before["seen"] not in CONCLUSIVE:
-        spent = int(before["tokens"]) if before is not None and _is_of_today(before, now) else 0
-        return {"seen": last, "last": last, "at": now, "tokens": found.num_tokens + spent}
-    return {**before, "last": last, "tokens": found.num_tokens}
+        return {"seen": last, "at": now, **asked}
+    return {**before, **asked}

@@ -13,6 +13,7 @@ from typing import Any
 
 import orjson
 
+from jobs.lines.endpoints import LineKind
 from jobs.lines.needs import NOTHING, Need
 from workers.remote.dialects import Dialect
 
@@ -266,8 +267,10 @@ _COMPLETIONS = {"path": "completions", "max_tokens": 1}
 _FORMAT = {"type": "json_schema", "json_schema": {"name": "answer", "schema": _SCHEMA, "strict": True}}
 
 
-def probes_of(dialect: Dialect) -> list[Probe]:
-    """Return the probes of a server, those that most lines need first."""
+def probes_of(dialect: Dialect, kind: LineKind = LineKind.GENERATE) -> list[Probe]:
+    """Return the probes of a server, those that most lines need first; none of one that gives vectors or scores."""
+    if kind is not LineKind.GENERATE:
+        return []
     schema = {"type": "json_object", "schema": _SCHEMA} if dialect.puts_schema_into_json_object else _FORMAT
     json_object = {"response_format": {"type": "json_object"}}
     return [
@@ -394,19 +397,19 @@ def _of_own_names(dialect: Dialect) -> list[Probe]:
     ]
 
 
-def probed_needs(dialect: Dialect) -> Need:
+def probed_needs(dialect: Dialect, kind: LineKind = LineKind.GENERATE) -> Need:
     """Return the needs that a server's probes show; the others are met as its dialect claims."""
     needs = NOTHING
-    for probe in probes_of(dialect):
+    for probe in probes_of(dialect, kind):
         needs |= probe.need
     return needs
 
 
-def abilities(dialect: Dialect, findings: Mapping[str, str]) -> tuple[Need, Need]:
+def abilities(dialect: Dialect, findings: Mapping[str, str], kind: LineKind = LineKind.GENERATE) -> tuple[Need, Need]:
     """Return what a server meets by its findings, and the same with what has not been seen either way."""
-    meets = dialect.meets & ~probed_needs(dialect)
+    meets = dialect.meets & ~probed_needs(dialect, kind)
     may_meet = meets
-    for probe in probes_of(dialect):
+    for probe in probes_of(dialect, kind):
         found = findings.get(probe.name)
         if found == Seen.YES:
             meets |= probe.need

@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from jobs.engines import served
 from jobs.errors import ServiceError
+from jobs.lines.endpoints import LineKind
 from jobs.lines.needs import NOTHING, Need
 from jobs.tables import ServedEngine
 from tests.workers.remote.able_server import Able
@@ -139,12 +140,12 @@ def session(maker: sessionmaker[Session]) -> Iterator[Session]:
 
 @pytest.fixture
 def rig(server: FakeServer, maker: sessionmaker[Session]) -> MakeRig:
-    def make(owner: str = "w", version: str = "1", **modes: str) -> Rig:
+    def make(owner: str = "w", version: str = "1", kind: LineKind = LineKind.GENERATE, **modes: str) -> Rig:
         identity = Identity(dialect=VLLM, version=version, model="served")
-        able, known, clock = Able(modes=modes), first_abilities(identity), [1_000_000.0]
+        able, known, clock = Able(modes=modes), first_abilities(identity, kind), [1_000_000.0]
         able.serve(server)
         made = Rig(None, known, identity, able, clock)  # type: ignore[arg-type]
-        own = Served(model="demo", server=server_of(server), owner=owner, identify=made.identify)
+        own = Served(model="demo", server=replace(server_of(server), kind=kind), owner=owner, identify=made.identify)
         made.prober = Prober(own, known, maker, seconds=0.3, now=lambda: clock[0], leave=left.append)
         return made
 
@@ -263,6 +264,48 @@ def test_probes_of_a_day_hold_their_budget_however_often_they_are_repeated(sessi
         own.prober.look()
         own.able.modes["json"] = "never"
     assert rows(session)["1"].probe_tokens <= MAX_TOKENS
+
+
+def test_a_later_day_holds_its_budget_though_what_was_seen_before_stays(session: Session, rig: MakeRig) -> None:
+    own = rig()
+    own.prober.look()
+    before = rows(session)["1"].probe_tokens
+    own.clock[0] += DAY.total_seconds()
+    own.able.modes.update(dict.fromkeys(PROBED, "never"))
+    for _ in range(30):
+        due_now(session)
+        own.prober.look()
+    assert 0 < rows(session)["1"].probe_tokens - before <= MAX_TOKENS
+    assert set(Need(rows(session)["1"].meets)) >= {Need.JSON, Need.N}
+
+
+def test_a_server_whose_probes_used_up_a_day_is_probed_on_the_next(session: Session, rig: MakeRig) -> None:
+    own = rig(**dict.fromkeys(PROBED, "never"))
+    for _ in range(30):
+        due_now(session)
+        own.prober.look()
+    assert Need.JSON not in own.known.meets
+    own.able.modes.clear()
+    for _ in range(2):
+        own.clock[0] += DAY.total_seconds() / 2
+        due_now(session)
+        own.prober.look()
+    assert Need.JSON in own.known.meets
+
+
+@pytest.mark.parametrize("kind", [LineKind.POOL, LineKind.RERANK])
+def test_a_server_of_vectors_or_scores_is_believed_and_asked_nothing(
+    server: FakeServer, session: Session, rig: MakeRig, kind: LineKind
+) -> None:
+    own = rig(kind=kind)
+    assert Need.TOKEN_PROMPTS in own.known.meets
+    own.prober.look()
+    assert sum(server.num_asked.values()) == 0
+    assert Need.TOKEN_PROMPTS in own.known.meets
+    row = rows(session)["1"]
+    assert (row.probe_tokens, Need.TOKEN_PROMPTS in Need(row.meets)) == (0, True)
+    (in_a_day,) = session.scalars(text("SELECT due_at - now() FROM served_engine"))
+    assert in_a_day > DAY - SOON
 
 
 def test_engines_that_nobody_serves_are_forgotten_after_a_month(session: Session, rig: MakeRig) -> None:
