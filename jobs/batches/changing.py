@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from jobs import decisions
 from jobs.accounts.limits import allowed_priorities, check_priority
-from jobs.batches.lifecycle import get_batch, lock_batch
+from jobs.batches.lifecycle import get_batch, lock_batch, not_found
 from jobs.batches.submission import check_name
 from jobs.call_limits import parse_window
 from jobs.chunks import fairshare, queue_marks
@@ -72,7 +72,10 @@ def change_batch(
 def rename(session: Session, tenant_id: str, batch_id: str, name: str) -> Batch:
     """Give a batch another name, in any state. Raises NotFoundError, and InputError for a name that is not allowed."""
     check_name(name)
-    batch = get_batch(session, tenant_id, batch_id)
+    get_batch(session, tenant_id, batch_id)
+    batch = lock_batch(session, batch_id)
+    if batch is None or batch.deleted_at is not None:  # deleted between the two reads
+        raise not_found(batch_id)
     batch.name = name
     session.flush()
     return batch

@@ -45,7 +45,7 @@ def delete_batch(session: Session, tenant_id: str, batch_id: str, *, by: str) ->
     outputs = _lock_outputs(session, batch_id, parts.file_ids)
     locked = lifecycle.lock_batch(session, batch_id)
     if locked is None or locked.deleted_at is not None:
-        raise NotFoundError(f"No batch found with id {batch_id!r}.", param="batch_id")
+        raise lifecycle.not_found(batch_id)
     files.mark_deleted(session, outputs, by=by)
     files.delete_results(session, Batch.id == batch_id, by=by)
     emptied = {

@@ -120,8 +120,13 @@ def get_batch(session: Session, tenant_id: str, batch_id: str) -> Batch:
     """Return a batch of this tenant. Raises NotFoundError, also for a deleted batch or another tenant's."""
     batch: Batch | None = session.scalar(_OF_TENANT, {"batch_id": batch_id, "tenant_id": tenant_id})
     if batch is None:
-        raise _not_found(batch_id)
+        raise not_found(batch_id)
     return batch
+
+
+def not_found(batch_id: str) -> NotFoundError:
+    """Return the error for a batch that does not exist, was deleted or is another tenant's."""
+    return NotFoundError(f"No batch found with id {batch_id!r}.", param="batch_id")
 
 
 def find_batches(session: Session, batch_ids: Collection[str]) -> Sequence[Batch]:
@@ -317,7 +322,3 @@ def _estimated_tokens(file: File, request: CreateBatch) -> int:
     if kind_of(request.endpoint) is LineKind.PREPARE:
         return 0
     return (file.estimated_input_tokens or 0) + (file.estimated_output_tokens or 0)
-
-
-def _not_found(batch_id: str) -> NotFoundError:
-    return NotFoundError(f"No batch found with id {batch_id!r}.", param="batch_id")

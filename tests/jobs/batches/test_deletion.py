@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
@@ -14,6 +15,7 @@ from jobs import files
 from jobs.accounts import budgets, keys, tenants
 from jobs.audit.audit import audit
 from jobs.batches import deletion, lifecycle
+from jobs.batches.changing import rename
 from jobs.batches.finalisation import finalise_batch
 from jobs.batches.results import read_finished_lines
 from jobs.batches.submission import CreateBatch
@@ -31,6 +33,7 @@ from tests.jobs.batches import control
 LEASE = timedelta(seconds=20)
 MONTH = timedelta(days=30)
 MakeBatch = Callable[..., Batch]
+WAITING = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
 
 
 @pytest.fixture
@@ -248,3 +251,24 @@ def test_a_deleted_tenant_loses_everything_but_its_bill_and_others_nothing(
     assert budgets.quota(session, tenant.id).spent == 8
     session.rollback()
     assert is_clean(maker)
+
+
+def rename_to(maker: sessionmaker[Session], batch: Batch, name: str) -> None:
+    with maker.begin() as other:
+        rename(other, batch.tenant_id, batch.id, name)
+
+
+def test_a_batch_that_is_deleted_meanwhile_gets_no_name(
+    session: Session, maker: sessionmaker[Session], ended: MakeBatch
+) -> None:
+    batch = ended(name="before")
+    with ThreadPoolExecutor(1) as executor, maker() as deleting:
+        deletion.delete_batch(deleting, batch.tenant_id, batch.id, by="key_1")
+        renaming = executor.submit(rename_to, maker, batch, "after")
+        while not session.scalar(text(WAITING)):
+            session.rollback()
+        deleting.commit()
+        with pytest.raises(NotFoundError):
+            renaming.result(timeout=10)
+    session.rollback()
+    assert session.scalars(select(Batch.name).where(Batch.id == batch.id)).one() is None
