@@ -53,6 +53,22 @@ class AskedLines:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GivenAnswers:
+    """The answers themselves, each a `text` with its `logprobs`, or an `error`.
+
+    Lines of schemas 0061 to 0069 hold them: an extraction may have been under way when its database was taken over.
+    """
+
+    first: Sequence[Mapping[str, Any]]
+    """One for each group, in order."""
+    second_readings: Mapping[str, Mapping[str, Any]]
+    """By group number, as in `covered`."""
+    again: Sequence[Mapping[str, Mapping[str, Any]]]
+    """Of each round, by question key."""
+    covered: Mapping[str, Mapping[str, Any]] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GroundRequest:
     """Where a model's answers about a read document are; their values are to be located in it."""
 
@@ -60,10 +76,10 @@ class GroundRequest:
     """Key of the object with the questions."""
     name: str
     sha256: str
-    number: int
+    number: int = 0
     """Of the document in its extraction, as in the custom_ids of its questions."""
-    first: AskedLines
-    """The first questions for each group, and their second readings."""
+    first: AskedLines | GivenAnswers
+    """The first questions for each group, and their second readings. Given answers are those of all rounds."""
     object_key: str | None = None
     """Key of the read document."""
     found_key: str | None = None
@@ -101,16 +117,31 @@ def read_request(body: Mapping[str, Any]) -> ReadRequest:
 
 def ground_request(body: Mapping[str, Any]) -> GroundRequest:
     """Parse the body of a line of GROUND_ENDPOINT. Raises BodyError."""
-    values = _checked(body, _GROUND)
+    is_given = type(body.get("first")) is list and bool(body["first"])
+    values = _checked(body, _GROUND_GIVEN if is_given else _GROUND)
     if ("object_key" in values) == ("found_key" in values):
         raise BodyError("object_key", "give object_key, or found_key in its place", code="invalid_value")
-    return GroundRequest(**_required(values, "plan_key", "name", "sha256", "number", "first"))
+    if is_given:
+        return _given(_required(values, *_NAMED_GROUND, "first"))
+    return GroundRequest(**_required(values, *_NAMED_GROUND, "number", "first"))
 
 
 def cut_request(body: Mapping[str, Any]) -> CutRequest:
     """Parse the body of a line of CUT_ENDPOINT. Raises BodyError."""
     values = _checked(body, _CUT)
     return CutRequest(**_required(values, *(name for name in _CUT if name != "tokenizer_sha256")))
+
+
+def _given(values: dict[str, Any]) -> GroundRequest:
+    """Return the request of a line that holds its answers; the token counts of extractions are summed elsewhere."""
+    values.pop("usage", None)
+    answers = GivenAnswers(
+        first=values.pop("first"),
+        second_readings=values.pop("second_readings", {}),
+        again=values.pop("again", ()),
+        covered=values.pop("covered", None),
+    )
+    return GroundRequest(first=answers, **values)
 
 
 def _checked(body: Mapping[str, Any], checks: Mapping[str, Check]) -> dict[str, Any]:
@@ -142,6 +173,33 @@ def _rounds(name: str, value: Any) -> Sequence[AskedLines | None]:
     return [None if one is None else _asked(f"{name}[{index}]", one) for index, one in enumerate(value)]
 
 
+def _answers(name: str, value: Any) -> Sequence[Mapping[str, Any]]:
+    return [_answer(f"{name}[{index}]", one) for index, one in enumerate(value)]
+
+
+def _answers_by_key(name: str, value: Any) -> Mapping[str, Mapping[str, Any]]:
+    return {key: _answer(f"{name}.{key[:40]}", one) for key, one in object_(name, value).items()}
+
+
+def _given_rounds(name: str, value: Any) -> Sequence[Mapping[str, Mapping[str, Any]]]:
+    if type(value) is not list:
+        raise BodyError(name, f"{name} must be a list of rounds", code="invalid_type")
+    return [_answers_by_key(f"{name}[{index}]", one) for index, one in enumerate(value)]
+
+
+def _answer(name: str, value: Any) -> Mapping[str, Any]:
+    values = _checked(object_(name, value), _ANSWER)
+    if ("text" in values) == ("error" in values):
+        raise BodyError(name, f"{name} must have a text or an error")
+    return values
+
+
+def _logprobs(name: str, value: Any) -> Sequence[Mapping[str, Any]]:
+    if type(value) is not list or not all(type(one) is dict for one in value):
+        raise BodyError(name, f"{name} must be a list of tokens with their log-probabilities", code="invalid_type")
+    return value
+
+
 def _documents(name: str, value: Any) -> Sequence[Mapping[str, str]]:
     if type(value) is not list or not value:
         raise BodyError(name, f"{name} must be a list of documents", code="invalid_type")
@@ -153,17 +211,25 @@ def _documents(name: str, value: Any) -> Sequence[Mapping[str, str]]:
 
 _READ: dict[str, Check] = {"name": text, "file_id": text, "store": text, "key": text, "etag": text}
 _ASKED: dict[str, Check] = {"batch_id": text, "first_line": whole(0), "num_lines": whole(1)}
-_GROUND: dict[str, Check] = {
+_NAMED_GROUND: dict[str, Check] = {"plan_key": text, "name": text, "sha256": text}
+_GROUND: dict[str, Check] = _NAMED_GROUND | {
     "object_key": text,
     "found_key": text,
-    "plan_key": text,
-    "name": text,
-    "sha256": text,
     "number": whole(0),
     "first": _asked,
     "again": _rounds,
     "covered": _asked,
 }
+_GROUND_GIVEN: dict[str, Check] = _NAMED_GROUND | {
+    "object_key": text,
+    "found_key": text,
+    "first": _answers,
+    "usage": object_,
+    "second_readings": _answers_by_key,
+    "again": _given_rounds,
+    "covered": _answers_by_key,
+}
+_ANSWER: dict[str, Check] = {"text": text, "logprobs": _logprobs, "error": object_}
 _NAMED: dict[str, Check] = {"id": text, "name": text, "object_key": text}
 _CUT: dict[str, Check] = {
     "segment_key": text,

@@ -99,6 +99,35 @@ def test_answers_of_an_index_are_placed_in_the_document_of_the_passage_that_they
     assert (city["grounding"], [doubt["group"] for doubt in body["doubts"]]) == ("none", ["1"])
 
 
+def test_a_line_of_an_earlier_schema_holds_its_answers_itself(
+    library: Library, preparer: Preparer, document: dict[str, Any]
+) -> None:
+    """As one that was under way when its database was taken over."""
+    written = {name: value for name, value in document.items() if name != "number"} | {"usage": USAGE}
+    error = {"code": "context_length_exceeded", "message": "too long"}
+    first = {"text": content_of(said(number="4711", city="London")), "logprobs": []}
+    second = {"text": content_of(said(number="4711", city="Rome"))}
+    again = {"text": content_of(said(city="Paris"))}
+    bodies = [
+        written | {"first": [first]},
+        written | {"first": [first], "second_readings": {"0": second}, "again": [{"0": again}]},
+        written | {"first": [first], "again": [{"0": again}], "covered": {"0": {"error": error}}},
+        written | {"first": [{"error": error}]},
+    ]
+    batch_id = library.submit(GROUND_ENDPOINT, bodies)
+    assert preparer.run_next()
+    asked, again_asked, covered, failed = library.bodies(batch_id)
+    assert (asked["record"]["fields"]["number"], [doubt["group"] for doubt in asked["doubts"]]) == ("4711", ["0"])
+    for record in (again_asked["record"], covered["record"]):
+        assert record["fields"] == {"number": "4711", "city": "Paris"}
+    assert failed["record"]["error"] == error | {"page": None}
+
+
+def content_of(line: dict[str, Any]) -> str:
+    content: str = line["response"]["body"]["choices"][0]["message"]["content"]
+    return content
+
+
 def test_documents_of_the_best_passages_are_taken_until_they_are_enough(
     library: Library, monkeypatch: pytest.MonkeyPatch
 ) -> None:
