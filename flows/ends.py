@@ -13,7 +13,7 @@ from flows.tables import FlowNode
 from jobs.tables import Batch
 
 _EARLIEST, _LATEST = 0.35, 2.0
-"""Eight of ten measured ends lay between these multiples of the time that was left by the pace."""
+"""Between these multiples of the time left by its pace a flow is said to end; docs/flows.md has what then came."""
 _LAST_SECONDS = 10.0
 """Most time that passes at the end besides: results gather, and files are written."""
 _LEAST_SECONDS = 1.0

@@ -78,11 +78,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args(argv)
     receipts = [receipt(random.Random(f"{arguments.seed} {number}")) for number in range(arguments.receipts)]
-    print(f"{'answer':<46}{'counted':<26}{'share':>8}   goal")
+    print(f"{'answer':<50}{'counted':<26}{'share':>8}   goal")
     for case in CASES:
         rng = random.Random(f"{arguments.seed} {case.name}")
         share = sum(case.is_counted(one, evidence_of(one, case, rng)) for one in receipts) / len(receipts)
-        print(f"{case.name:<46}{case.counted:<26}{share:>8.1%}   {case.goal}")
+        print(f"{case.name:<50}{case.counted:<26}{share:>8.1%}   {case.goal}")
     return 0
 
 

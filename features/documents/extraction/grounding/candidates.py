@@ -25,7 +25,9 @@ _MIN_LETTERS = 3
 """Minimum letters of a quote for a fuzzy match. All its digits must match: a different number is another number."""
 _MIN_MISSPELLED, _A_WRONG_LETTER = 3, 8
 """Minimum letters of a word with a wrong letter, and letters of a longer one for each further wrong letter."""
-_WORD = re.compile(r"\w+")
+_WORD = re.compile(r"\w+|&")
+_ANDS = frozenset({"&", "and", "und", "et", "y", "e", "en"})
+"""The sign is the same word as its spellings."""
 _MAX_SEEDS = 6
 _MAX_PLACES_OF_A_SEED = 40
 _MAX_REFINED = 6
@@ -134,6 +136,8 @@ def _has_same_words(plain: str, target: Target, place: tuple[int, int]) -> bool:
 
 def _is_nearly(one: str, other: str) -> bool:
     """Tell whether two words differ by so few letters that one may be the other, misspelled."""
+    if "&" in (one, other):
+        return {one, other} <= _ANDS
     length = min(len(one), len(other))
     return one == other or Levenshtein.distance(one, other) <= max(length >= _MIN_MISSPELLED, length // _A_WRONG_LETTER)
 

@@ -182,6 +182,21 @@ def test_a_value_with_another_word_is_another_value(value: str, stands: str | No
 
 
 @pytest.mark.parametrize(
+    ("value", "stands"),
+    [
+        ("Smith and Sons", "Smith & Sons"),
+        ("Smith or Sons", None),
+        ("Bach & Söhne", "Bach und Söhne"),
+        ("Bach & von Söhne", None),
+    ],
+)
+def test_the_sign_for_and_is_that_word(value: str, stands: str | None) -> None:
+    text = "Smith & Sons\nBach und Söhne\n"
+    (found,) = ground([Sought(value=value, kind=Kind.TEXT, is_copied=True)], text)
+    assert shown(found, text) == stands
+
+
+@pytest.mark.parametrize(
     ("quote", "stands"), [("Net 1.234,50", True), ("Amount still to be paid 1.234,50", False), (None, None)]
 )
 def test_a_value_says_whether_its_quote_is_in_the_text(quote: str | None, stands: bool | None) -> None:
