@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from itertools import islice
 from typing import Annotated, Any
 
@@ -24,6 +24,8 @@ app = typer.Typer(help="Create, follow and read batches on a running server.", n
 app.command()(creating.create)
 app.command()(creating.check)
 
+_SECONDS_OF_DAY = 86_400
+
 
 @app.command("list")
 def list_(
@@ -43,8 +45,8 @@ def list_(
         "name": name,
         "status": ",".join(one.value for one in status or ()) or None,
         "metadata": metadata,
-        "created_from": since and int(since.replace(tzinfo=UTC).timestamp()),
-        "created_before": until and int((until + timedelta(days=1)).replace(tzinfo=UTC).timestamp()),
+        "created_from": since and _begin(since),
+        "created_before": until and _begin(until) + _SECONDS_OF_DAY,
         "cost_from": cost_from,
         "cost_below": cost_below,
     }
@@ -137,6 +139,10 @@ def retry(
         options: Any = {} if idempotency_key is None else {"headers": {"Idempotency-Key": idempotency_key}}
         batch = client.post(f"/batches/{batch_id}/retry", cast_to=Batch, body=body, options=options)
     print(batch.to_json() if as_json else batch.id)
+
+
+def _begin(day: datetime) -> int:
+    return int(day.replace(tzinfo=UTC).timestamp())
 
 
 app.command()(fetching.results)

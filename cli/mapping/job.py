@@ -32,8 +32,9 @@ class MapJob:
     def identity(self, *parts: str) -> str:
         """Return a digest of everything that determines the results, and of `parts`. Reads the source once."""
         prompt = [(part.role, part.source) for part in self.template.parts]
-        identity: list[Any] = [self.source.identity(), prompt, self.ask.body(), self.shape.prefix]
-        identity += [self.shape.has_thoughts, self.form.value, parts]
+        thoughts = ["thoughts"] if self.shape.has_thoughts else []  # without them, that of earlier releases
+        asked = [prompt, self.ask.body(), self.shape.prefix, *thoughts]
+        identity = [self.source.identity(), *asked, self.form.value, parts]
         return hashlib.sha256(orjson.dumps(identity)).hexdigest()[:24]
 
 

@@ -22,6 +22,7 @@ from cli.options import AsJson, Day
 from cli.table import print_table, when
 from cli.transactions import DataDirOption, admin_transaction
 from jobs.accounts.money import PICOS_A_UNIT, in_currency
+from jobs.errors import InputError
 
 _PAGE = 1000
 _COUNTS = ("lines", "input_tokens", "cached_tokens", "output_tokens")
@@ -44,7 +45,11 @@ def usage(
     data_dir: DataDirOption = None,
 ) -> None:
     """Show tokens, cost and GPU-seconds by day, model, key and batch; by default of the last 30 days (UTC)."""
+    if not wasted and data_dir is not None:
+        raise InputError("--data-dir is only for --wasted; a server is asked for the rest. Leave it out.")
     if wasted:
+        if by != "day" or as_csv or since is not None or until is not None:
+            raise InputError("--wasted shows all that was wasted, by model; leave --by, --since, --until and --csv out")
         _show_wasted(as_json=as_json, data_dir=data_dir)
         return
     query = {"group_by": by} | {

@@ -99,7 +99,7 @@ def _wanted(batch_filter: BatchFilter) -> Wanted:
     since, until = batch_filter.since, batch_filter.until
     return Wanted(
         created_from=None if since is None else _begin(since),
-        created_before=None if until is None else _begin(until + timedelta(days=1)),
+        created_before=None if until in (None, date.max) else _begin(until + timedelta(days=1)),
         cost_from=batch_filter.cost_from,
     )
 

@@ -196,6 +196,28 @@ def test_a_server_that_is_not_there_is_named() -> None:
     assert said.count("\n") == 1
 
 
+def test_the_last_day_of_all_is_asked_for_like_any_other() -> None:
+    status, said = tokenmill("batch", "list", "--until", "9999-12-31", **SERVER)
+    assert (status, said.count("\n")) == (1, 1)
+    assert said.startswith("tokenmill: cannot reach ")
+
+
+@pytest.mark.parametrize(
+    "beside",
+    [("--by", "model"), ("--since", "2026-01-01"), ("--until", "2026-01-01"), ("--csv",)],
+)
+def test_what_is_wasted_has_no_period_and_no_other_groups(beside: Sequence[str]) -> None:
+    status, said = tokenmill("usage", "--wasted", *beside, **SERVER)
+    assert (status, said.count("\n")) == (2, 1)
+    assert beside[0] in said
+
+
+def test_a_folder_is_named_only_for_what_a_database_tells() -> None:
+    status, said = tokenmill("usage", "--data-dir", "folder", **SERVER)
+    assert (status, said.count("\n")) == (2, 1)
+    assert "--wasted" in said
+
+
 def test_without_a_server_the_variable_to_set_is_named() -> None:
     assert_refused(
         tokenmill("files", "list", TOKENMILL_API_KEY="tm-none"),

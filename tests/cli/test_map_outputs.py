@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 
 from cli.mapping.folder import render as render_rows
@@ -50,6 +52,8 @@ def test_thoughts_are_a_column_of_another_job(tmp_path: Path) -> None:
         ["answer", "thoughts", "error"],
     )
     assert plain.identity() != thinking.identity()
+    parts = [source.identity(), [("user", "x")], plain.ask.body(), "", "jsonl", []]
+    assert plain.identity() == hashlib.sha256(orjson.dumps(parts)).hexdigest()[:24], "an earlier release's job goes on"
 
 
 @pytest.mark.parametrize(

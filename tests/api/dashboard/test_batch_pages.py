@@ -100,6 +100,7 @@ def test_nobody_streams_what_is_another_tenants(
         (BatchFilter(found="BEST Papers"), ["c"]),
         (BatchFilter(found="team=search"), ["b"]),
         (BatchFilter(since=date(2026, 1, 2), until=date(2026, 1, 2)), ["b"]),
+        (BatchFilter(since=date.min, until=date.max), ["c", "b", "a"]),
         (BatchFilter(cost_from=Decimal("0.5")), ["a"]),
         (BatchFilter(before="b"), ["a"]),
     ],
