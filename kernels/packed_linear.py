@@ -22,6 +22,7 @@ from torch.nn import functional
 from kernels.cpu.gemm import host as gemm
 from kernels.cpu.gemm import panels, sums
 from kernels.cpu.gemm.host import Unit
+from kernels.cpu.grouped import host as grouped
 from kernels.errors import require
 
 # The number of rows for which oneDNN lays out the weight. The layout serves every number of rows; hints of 1 to 128
@@ -52,6 +53,8 @@ class Product(StrEnum):
     """Panels by fp32 multiply-adds; those of bf16 are widened in registers."""
     TILES = "tiles"
     """Panels by AMX tiles."""
+    INT8 = "int8"
+    """Grouped weights as whole numbers, by activations that are rounded to 8 bits (cpu/grouped/)."""
 
     @property
     def unit(self) -> Unit | None:
@@ -86,6 +89,7 @@ class PackedLinear:
         self.out_features, self.in_features = weight.shape
         is_bias = bias is None or (bias.shape == weight.shape[:1] and bias.dtype == weight.dtype)
         require(is_bias, f"bias does not fit weight {weight.dtype} {tuple(weight.shape)}; give [out] of that dtype")
+        require(product is not Product.INT8, f"product is {product}, which multiplies grouped weights; give another")
         self.product = (product or best_product(weight.dtype)) if weight.is_cpu else Product.PLAIN
         self._weight, self._bias, self._unit = weight, bias, self.product.unit
         if self._unit is not None:
@@ -129,6 +133,16 @@ class PackedLinear:
         return [tensor.data_ptr() for tensor in (self._weight, self._bias) if tensor is not None]
 
     @property
+    def num_bytes(self) -> int:
+        """Return the bytes of the weight, without padding."""
+        return self.out_features * self.in_features * self._weight.itemsize
+
+    @property
+    def kind(self) -> object:
+        """Return what the recorded calls depend on besides shapes."""
+        return self.product
+
+    @property
     def has_rows(self) -> bool:
         """Tell whether `rows` can read the weight; oneDNN's layout is opaque."""
         return self._unit is not None or self.product is Product.PLAIN
@@ -163,6 +177,8 @@ def can_multiply(product: Product, dtype: torch.dtype) -> bool:
     """Tell whether this CPU multiplies correctly with this product and `dtype`; tried once per process."""
     if product.unit is not None:
         return gemm.can_multiply(product.unit, dtype)
+    if product is Product.INT8:
+        return grouped.can_multiply()
     return product is Product.PLAIN or can_pack(dtype)
 
 

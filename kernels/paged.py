@@ -48,6 +48,8 @@ class AttentionRule:
     """Factor for the product of query and key."""
     window: int | None = None
     """transformers' sliding_window: this many tokens are seen, the own one included; None: all before it."""
+    ahead: int | None = 0
+    """This many of a sequence's cached tokens after the own one are seen too; None: all. On a GPU only 0."""
     soft_cap: float | None = None
     """Above 0: x becomes soft_cap · tanh(x / soft_cap)."""
     in_float32: bool = False

@@ -1,8 +1,8 @@
-"""Causal attention over a paged KV cache, for any mix of pieces of prompts and decodes in one batch.
+"""Attention over a paged KV cache, for any mix of pieces of prompts and decodes in one batch: causal, or ahead too.
 
     out[t, h] = softmax(capped(scale · q[t, h] · K[s, h // group]ᵀ) + mask) · V[s, h // group]
 
-Token j of sequence s has position p = context_lens[s] − query_len[s] + j and sees keys in (p − window, p].
+Token j of sequence s has position p = context_lens[s] − query_len[s] + j and sees keys in (p − window, p + ahead].
 capped(x) = soft_cap · tanh(x / soft_cap), or x without a soft cap. A sink is one more logit of a head, neither scaled
 nor capped: exp(sinks[h]) is added to the softmax's denominator and has no value.
 Accumulation: fp32 online softmax; probabilities are rounded to the value's dtype for the second product on a GPU.
@@ -65,6 +65,8 @@ def _check(query: Tensor, cache: LayerCache, step: PagedStep, rule: AttentionRul
         and block_tables.dtype == query_start.dtype == context_lens.dtype == torch.int32
         and block_tables.stride(1) == query_start.stride(0) == context_lens.stride(0) == 1
         and (window is None or window > 0)
+        and (rule.ahead == 0 or not query.is_cuda)
+        and (rule.ahead is None or rule.ahead >= 0)
     ):
         return
     require(
@@ -72,10 +74,12 @@ def _check(query: Tensor, cache: LayerCache, step: PagedStep, rule: AttentionRul
         f"query {query.dtype} {tuple(query.shape)} strides {query.stride()}, caches {keys.dtype} "
         f"{tuple(keys.shape)} and {values.dtype} {tuple(values.shape)}, block_tables "
         f"{block_tables.dtype} {tuple(block_tables.shape)}, query_start {query_start.dtype} "
-        f"{tuple(query_start.shape)}, context_lens {context_lens.dtype} {tuple(context_lens.shape)}, window {window}; "
+        f"{tuple(query_start.shape)}, context_lens {context_lens.dtype} {tuple(context_lens.shape)}, window {window}, "
+        f"ahead {rule.ahead}; "
         "give query [tokens, heads, head_dim] with a contiguous last axis, two contiguous caches "
         "[num_blocks, kv_heads, block_size, head_dim] of one dtype with kv_heads dividing heads, int32 block_tables "
-        "[seqs, max_blocks], int32 query_start [seqs + 1], int32 context_lens [seqs], and window None or above 0",
+        "[seqs, max_blocks], int32 query_start [seqs + 1], int32 context_lens [seqs], window None or above 0, and "
+        "ahead 0, or on a CPU None or above 0",
     )
 
 
@@ -135,7 +139,7 @@ def _attend(query: Tensor, keys: Tensor, values: Tensor, rule: AttentionRule) ->
         scores = soft_cap * torch.tanh(scores / soft_cap)
     key_positions = torch.arange(reach, context_len, device=query.device)
     positions = torch.arange(context_len - query_len, context_len, device=query.device)[:, None]
-    visible = key_positions <= positions
+    visible = key_positions <= (positions + context_len if rule.ahead is None else positions + rule.ahead)
     if window is not None:
         visible &= key_positions > positions - window
     scores = scores.masked_fill(~visible, -torch.inf)

@@ -94,6 +94,13 @@ class GgufFile:
         info = self.tensors[name]
         return np.frombuffer(self._bytes, np.uint8, info.num_bytes, info.start)
 
+    def release(self, name: str) -> None:
+        """Take a tensor's pages out of this process's memory; they are mapped again when they are read."""
+        if hasattr(self._bytes, "madvise") and hasattr(mmap, "MADV_DONTNEED"):
+            info = self.tensors[name]
+            start = info.start // mmap.PAGESIZE * mmap.PAGESIZE
+            self._bytes.madvise(mmap.MADV_DONTNEED, start, info.start + info.num_bytes - start)
+
 
 def _mapped(path: Path) -> mmap.mmap:
     try:

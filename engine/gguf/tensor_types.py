@@ -1,6 +1,6 @@
 """ggml's tensor types by their number in a file, and the block sizes of those that can be read.
 
-dequantize.py has the layout of a block.
+grouped.py has the layout of a block.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ class TensorType(StrEnum):
     Q4_K = "Q4_K"
     Q5_K = "Q5_K"
     Q6_K = "Q6_K"
+    MXFP4 = "MXFP4"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,7 @@ BLOCK_SIZES: Mapping[TensorType, BlockSize] = MappingProxyType(
         TensorType.Q4_K: BlockSize(256, 2 + 2 + 12 + 128),  # scale, minimum, those of the parts, values
         TensorType.Q5_K: BlockSize(256, 2 + 2 + 12 + 32 + 128),
         TensorType.Q6_K: BlockSize(256, 128 + 64 + 16 + 2),  # low bits, high bits, scales of the parts, scale
+        TensorType.MXFP4: BlockSize(32, 1 + 16),  # exponent, values
     }
 )
 

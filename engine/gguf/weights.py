@@ -15,6 +15,8 @@ from torch import Tensor
 from engine.errors import UnsupportedModelError
 from engine.gguf.container import GgufFile
 from engine.gguf.dequantize import read_tensor
+from engine.gguf.grouped import LAYOUTS, read_grouped
+from kernels.grouped_weight import GroupedWeight, Layout
 
 ROPE_FACTORS = "rope_freqs.weight"
 """Divisors of the frequencies; a part of the configuration."""
@@ -62,9 +64,27 @@ class GgufWeights:
     def read(self, name: str) -> Tensor:
         """Return one of its tensors on the CPU, in fp32 if it is quantized."""
         stored = self._stored[name]
-        tensor = read_tensor(self._file, stored)
+        tensor = self._ordered(stored, read_tensor(self._file, stored))
+        self._file.release(stored)
+        return tensor
+
+    def layout(self, name: str) -> Layout | None:
+        """Return how one of its tensors stays packed; None for one that `read` has to return."""
+        info = self._file.tensors[self._stored[name]]
+        return LAYOUTS.get(info.kind) if len(info.shape) == 2 else None
+
+    def read_grouped(self, name: str) -> GroupedWeight:
+        """Return one of its tensors that have a layout."""
+        stored = self._stored[name]
+        info = self._file.tensors[stored]
+        rows, columns = info.shape
+        weight = read_grouped(self._file.stored(stored), info.kind, (rows, columns))
+        self._file.release(stored)
+        return weight.rows(lambda part: self._ordered(stored, part))
+
+    def _ordered(self, stored: str, rows: Tensor) -> Tensor:
         num_heads = self._heads.get(stored.split(".")[-2])
-        return tensor if num_heads is None else _unpaired(tensor, num_heads)
+        return rows if num_heads is None else _unpaired(rows, num_heads)
 
 
 def _unpaired(tensor: Tensor, num_heads: int) -> Tensor:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
 from engine.errors import InvalidRequestError
+from engine.grammars.deep_stack import start_with_deep_stack
 from engine.structured import StructuredOutput
 from protocol.turns import Place, TurnQueue
 
@@ -22,12 +23,6 @@ NUM_THREADS = 2
 
 MAX_THREADS = 4
 """Threads alive, including those that have exceeded their time limit."""
-
-STACK_BYTES = 256 * 2**20
-"""Stack of a compiling thread, far above what an accepted grammar needs (`grammar.MAX_OPENINGS`).
-
-It is address space, and becomes memory only as deep as a grammar goes.
-"""
 
 TENANT_THREADS = NUM_THREADS - 1
 """Maximum of threads for the grammars of one tenant, overdue ones included: one is always left for the others."""
@@ -44,8 +39,8 @@ MAX_CACHED = 256
 MAX_CACHED_CHARACTERS = 4 * 2**20
 """Maximum of their sources' characters together.
 
-Compiled in both forms, a character needs up to 160 bytes: 20,000 choices of 23 characters, 72 MB (llguidance 1.9.1,
-x86-64, 2026-11-23). The newest grammar is kept, whatever its size.
+Compiled in both forms (`matcher`), a character needs up to 160 bytes: 20,000 choices of 23 characters, 72 MB
+(llguidance 1.9.1, x86-64, 2026-11-23). The newest grammar is kept, whatever its size.
 """
 
 _LOOK_SECONDS = 0.05
@@ -58,9 +53,6 @@ def cpu_seconds(thread_id: int) -> float:
         return time.monotonic()
     return time.clock_gettime(time.pthread_getcpuclockid(thread_id))
 
-
-_stack_size = threading.Lock()
-"""Held while the stack size of the process's new threads is changed."""
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -194,9 +186,7 @@ class GrammarCompiler(Generic[T]):
     def _start_threads(self) -> None:
         """Start every compilation that may start. Needs the lock, like all methods below except the thread's own."""
         while compilation := self._pop():
-            _start_with_deep_stack(
-                threading.Thread(target=self._work, args=(compilation,), name="grammar", daemon=True)
-            )
+            start_with_deep_stack(threading.Thread(target=self._work, args=(compilation,), name="grammar", daemon=True))
 
     def _seconds_at_work(self, compilation: Compilation[T]) -> float:
         if compilation.started_at is None or compilation.thread_id is None:
@@ -291,13 +281,3 @@ class GrammarCompiler(Generic[T]):
 def _num_characters(structured: StructuredOutput) -> int:
     texts = (structured.json, structured.regex, structured.grammar, *(structured.choice or ()))
     return sum(len(text) for text in texts if isinstance(text, str))
-
-
-def _start_with_deep_stack(thread: threading.Thread) -> None:
-    """Start a thread; one started by another caller at the same moment may get as large a stack, never a smaller."""
-    with _stack_size:
-        usual_bytes = threading.stack_size(STACK_BYTES)
-        try:
-            thread.start()
-        finally:
-            threading.stack_size(usual_bytes)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from engine.grammars.json_schema import NARROWED, Schema, close_bounds, replace_keywords, schemas_in
+from engine.grammars.json_schema import KEYWORDS, NARROWED, Schema, close_bounds, replace_keywords, schemas_in
 from engine.grammars.meaning import TYPES, Inexpressible
 from engine.grammars.negation import Negation
 
@@ -23,6 +23,10 @@ _SINCE = {
 }
 """The draft of JSON Schema that introduced a keyword; in earlier ones it constrains nothing."""
 
+_ANNOTATIONS = frozenset(
+    {"$comment", "default", "deprecated", "description", "examples", "readOnly", "title", "writeOnly"}
+)
+
 
 def with_equivalents(root: Schema) -> Schema | None:
     """Rewrite a schema's keywords where possible; change and return it. Return None if it must not be used.
@@ -31,8 +35,8 @@ def with_equivalents(root: Schema) -> Schema | None:
     And a remaining `oneOf` must not stand beside a narrowed schema: overlapping branches might seem disjoint.
     """
     schemas = schemas_in(root)
-    draft = re.search(r"draft-?0?(\d{1,4})", str(root.get("$schema")))
-    if draft is not None and any(_SINCE.get(keyword, 0) > int(draft[1]) for schema in schemas for keyword in schema):
+    draft = _draft_of(root)
+    if draft is not None and any(_SINCE.get(keyword, 0) > draft for schema in schemas for keyword in schema):
         return None
     negation = Negation(root)
     _write(schemas, negation)
@@ -40,6 +44,29 @@ def with_equivalents(root: Schema) -> Schema | None:
     left = schemas_in(root)
     is_narrowed = any(NARROWED in schema for schema in left)
     return None if is_narrowed and any("oneOf" in schema for schema in left) else root
+
+
+def clear_references(root: Schema) -> bool:
+    """Drop keywords beside references that constrain nothing; return whether there were any.
+
+    llguidance refuses any beside a circular reference. Up to draft 7 all of them are ignored (Core 8.3). Others than
+    keywords may be targets of references.
+    """
+    draft = _draft_of(root)
+    idle = _ANNOTATIONS | (KEYWORDS - {"$ref"} if draft is not None and draft < 2019 else set())
+    has_idle = False
+    for schema in schemas_in(root):
+        if isinstance(schema.get("$ref"), str):
+            for name in idle & schema.keys():
+                del schema[name]
+                has_idle = True
+    return has_idle
+
+
+def _draft_of(root: Schema) -> int | None:
+    """Return the draft of JSON Schema that a schema names: 4, 6, 7, 2019 or 2020."""
+    named = re.search(r"draft-?0?(\d{1,4})", str(root.get("$schema")))
+    return None if named is None else int(named[1])
 
 
 def _write(schemas: list[Schema], negation: Negation) -> None:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import functools
 import json
 import os
-import re
 import threading
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,24 +20,19 @@ import numpy.typing as npt
 
 from engine.errors import InvalidRequestError, ModelLoadError
 from engine.grammars.ascii_classes import ascii_lark, ascii_regex
+from engine.grammars.deep_stack import on_deep_stack
 from engine.grammars.ebnf import is_ebnf, lark_of
-from engine.grammars.equivalents import with_equivalents
+from engine.grammars.equivalents import clear_references, with_equivalents
 from engine.grammars.json_schema import Schema, without_idle_keywords
-from engine.grammars.limits import check_text
+from engine.grammars.limits import check_text, is_small
 from engine.grammars.matcher import GrammarMatcher, shortened
+from engine.grammars.refusals import TITLES, refusal
 from engine.structured import StructuredOutput
 from engine.tokenizer import load_tokenizer
 
 _MAX_THREADS = 8
 _PARALLEL_FROM = 16
 """Masks, at 2 to 5 µs each, that justify waking other threads (vocabulary of 1,024, EPYC Zen 4, 2026-11-21)."""
-
-_COERCE = "Enable 'coerce_one_of' option"
-_COERCE_HERE = "Set one_of_as_any_of to true in the line"
-"""Our name for the option that llguidance names."""
-
-_NOTHING_FITS = "NoExtensionBias"
-"""llguidance's message if no first token is possible."""
 
 LEXER_FUEL = 100_000
 """Limit on building a grammar's regexes, in llguidance's measure; its own limit is 1,000,000.
@@ -57,6 +52,12 @@ patterns that count words in a bounded string. None needs more items (llguidance
 2026-11-23).
 """
 
+MAX_STALL_SECONDS = 0.01
+"""Processor time of compiling a grammar up to which its form without forced tokens is compiled only when needed.
+
+All sequences then wait as long, once for each grammar. A slower grammar gets both forms at once, before it starts.
+"""
+
 
 def check_grammar(structured: StructuredOutput) -> None:
     """Raise InvalidRequestError with the reason, such as an unsupported keyword's name, if this cannot be compiled.
@@ -71,7 +72,7 @@ def check_grammar(structured: StructuredOutput) -> None:
         if not is_error:
             return
         refusals += messages[:1]
-    raise _refusal(structured, refusals[0])
+    raise refusal(structured, refusals[0])
 
 
 class GrammarTokens:
@@ -96,17 +97,24 @@ class GrammarTokens:
         self.load()
         refusals: list[str] = []
         for source in _sources(structured):
+            start = time.thread_time()
             matcher = self._matcher(source, _first_limits())
             if matcher.is_error():
                 refusals.append(matcher.get_error())
                 continue
-            unforced = self._matcher(_without_forcing(source), _limits())
-            compiled = GrammarMatcher(matcher, self._eos_token_ids, unforced=None if unforced.is_error() else unforced)
+            unforced = _Unforced(functools.partial(self._unforced, source))
+            if time.thread_time() - start > MAX_STALL_SECONDS:
+                unforced.prepare()
+            compiled = GrammarMatcher(matcher, self._eos_token_ids, unforced=unforced)
             compiled.start()  # once, for every sequence that starts here
             if compiled.error is None:
                 return compiled
             refusals.append(compiled.inner.get_error())
-        raise _refusal(structured, refusals[0])
+        raise refusal(structured, refusals[0])
+
+    def _unforced(self, source: str) -> Any | None:
+        matcher = self._matcher(_without_forcing(source), _limits())
+        return None if matcher.is_error() else matcher
 
     def _matcher(self, source: str, limits: Any) -> Any:
         return _llguidance().LLMatcher(self._tokens, source, log_level=0, limits=limits)
@@ -136,6 +144,21 @@ class GrammarTokens:
             raise InvalidRequestError(
                 f"Structured output cannot use this model's tokenizer: {shortened(str(error))}."
             ) from error
+
+
+class _Unforced:
+    """The form of a grammar without forced tokens, compiled when it is first needed: few grammars need it."""
+
+    def __init__(self, compile_: Callable[[], Any | None]) -> None:
+        self._compile = functools.cache(compile_)
+
+    def prepare(self) -> None:
+        """Compile it here, on a thread of the GrammarCompiler."""
+        self._compile()
+
+    def __call__(self) -> Any | None:
+        """Return llguidance's matcher, None if it cannot be compiled; the first call may wait for MAX_STALL_SECONDS."""
+        return on_deep_stack(self._compile)
 
 
 class MaskFiller:
@@ -182,7 +205,7 @@ def _check_size(structured: StructuredOutput) -> None:
     """Refuse a grammar that might need more stack than there is."""
     text = structured.json if structured.json is not None else structured.grammar
     if isinstance(text, str):
-        check_text(text, title=_TITLES[structured.kind])
+        check_text(text, title=TITLES[structured.kind])
 
 
 def _limits() -> Any:
@@ -231,11 +254,8 @@ def _sources(structured: StructuredOutput) -> Iterator[str]:
         text = structured.json if isinstance(structured.json, str) else '{"type": "object"}'
         # As defaults, so that a schema's own "x-guidance" wins.
         defaults = {"whitespace_flexible": structured.any_whitespace}
-        schema = kept_schema(text, one_of_as_any_of=structured.one_of_as_any_of)
-        yield str(write.grammar_from_json_schema(schema, defaults=defaults))
-        written = with_equivalents(schema)
-        if written is not None and _is_small(written):
-            yield str(write.grammar_from_json_schema(written, defaults=defaults))
+        for schema in _schemas(text, one_of_as_any_of=structured.one_of_as_any_of):
+            yield str(write.grammar_from_json_schema(schema, defaults=defaults))
     elif structured.regex is not None:
         yield str(write.grammar_from_regex(ascii_regex(structured.regex)))
     elif structured.choice is not None:
@@ -245,13 +265,18 @@ def _sources(structured: StructuredOutput) -> Iterator[str]:
         yield str(write.grammar_from_lark(_lark(structured.grammar)))
 
 
-def _is_small(schema: Schema) -> bool:
-    """Tell whether a rewritten schema is within the size limits of a user's."""
-    try:
-        check_text(json.dumps(schema, ensure_ascii=False), title="JSON schema")
-    except (InvalidRequestError, RecursionError):
-        return False
-    return True
+def _schemas(text: str, *, one_of_as_any_of: bool) -> Iterator[Schema]:
+    """Yield a JSON schema in the form for llguidance, then in other keywords, each to try if the last is refused."""
+    schema = kept_schema(text, one_of_as_any_of=one_of_as_any_of)
+    yield schema
+    written = with_equivalents(schema)
+    if written is not None and is_small(written):
+        yield written
+    cleared = kept_schema(text, one_of_as_any_of=one_of_as_any_of)
+    if clear_references(cleared):
+        written = with_equivalents(cleared)
+        if written is not None and is_small(written):
+            yield written
 
 
 def _lark(grammar: str) -> str:
@@ -261,28 +286,6 @@ def _lark(grammar: str) -> str:
     lark = lark_of(grammar)
     check_text(lark, title="grammar, written with a rule for each pair of parentheses,")
     return lark
-
-
-def _refusal(structured: StructuredOutput, message: str) -> InvalidRequestError:
-    unsupported = re.search(r"Unimplemented keys: (\[.*?\])", message)
-    if unsupported is not None:
-        names = ", ".join(json.loads(unsupported[1]))
-        return InvalidRequestError(f"The JSON schema uses {names}, which is not supported; remove it.")
-    if structured.regex is not None and (cause := re.search("^error: (.*)", message, re.MULTILINE)):
-        message = cause[1]  # before it is a grammar that the user has not written
-    if shortened(message) == _NOTHING_FITS:
-        message = "no text fits it; a rule that leads only to itself, or to what cannot be, never ends"
-    message = message.replace(_COERCE, _COERCE_HERE)
-    return InvalidRequestError(f"The {_TITLES[structured.kind]} cannot be used: {shortened(message)}.")
-
-
-_TITLES = {
-    "json": "JSON schema",
-    "json_object": "JSON schema",
-    "regex": "regex",
-    "choice": "choice",
-    "grammar": "grammar",
-}
 
 
 def _llguidance() -> Any:

@@ -10,6 +10,8 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from engine.grammars.look_ahead import without_look_ahead
+
 Schema = dict[str, Any]
 
 _ONE = frozenset({"additionalItems", "additionalProperties", "contains", "contentSchema", "items", "propertyNames"})
@@ -20,6 +22,7 @@ _SEVERAL = frozenset({"allOf", "anyOf", "oneOf", "prefixItems", "items"})
 _NAMED = frozenset({"$defs", "definitions", "dependencies", "dependentSchemas", "patternProperties", "properties"})
 """Keywords whose value maps names to schemas; a "format" among the names is no keyword."""
 
+_COUNTS = frozenset({"maxItems", "maxLength", "maxProperties", "minItems", "minLength", "minProperties"})
 
 KEYWORDS = (_ONE | _SEVERAL | _NAMED) - {"$defs", "definitions", "contentSchema"} | {
     *("$dynamicRef", "$recursiveRef", "$ref", "const", "dependentRequired", "enum", "exclusiveMaximum"),
@@ -58,16 +61,27 @@ def without_idle_keywords(text: str, *, is_kept_format: Callable[[str], bool], o
     """
     root: Schema = json.loads(text)
     for schema in schemas_in(root):
+        for keyword in _COUNTS & schema.keys():
+            if isinstance(count := schema[keyword], float) and count.is_integer():
+                schema[keyword] = int(count)  # 2.0 is an integer in JSON, and llguidance refuses it
         if _is_idle_unique_items(schema):
             del schema["uniqueItems"]
         if isinstance(name := schema.get("format"), str) and not is_kept_format(name):
             del schema["format"]
         elif isinstance(name, str) and _may_be_closer(name, schema):
             schema["allOf"] = [*schema.get("allOf", []), *({"pattern": pattern} for pattern in _CLOSER_PATTERNS[name])]
+        _replace_look_ahead(schema)
         if one_of_as_any_of and "oneOf" in schema:
             replace_keywords(schema, {"oneOf"}, {"anyOf": schema["oneOf"]})
     close_bounds(root)
     return root
+
+
+def _replace_look_ahead(schema: Schema) -> None:
+    pattern, together = schema.get("pattern"), schema.get("allOf", [])
+    if isinstance(pattern, str) and isinstance(together, list) and (written := without_look_ahead(pattern)):
+        schema["pattern"] = written[0]
+        schema["allOf"] = [*together, *({"pattern": each} for each in written[1:])]
 
 
 def close_bounds(root: Schema) -> None:

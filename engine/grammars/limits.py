@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
+from typing import Any
+
 from engine.errors import InvalidRequestError
 
 MAX_CHARACTERS = 2**20
@@ -11,7 +15,7 @@ MAX_OPENINGS = 20_000
 """Opening brackets and lines of a JSON schema or a grammar, each of which may stand for one more level.
 
 llguidance descends into references and rules by recursion, and a stack overflow ends the process. These limits keep the
-stack it needs below `engine.grammars.compiler.STACK_BYTES`. Stack for checking and compiling, in the worst of many
+stack it needs below `engine.grammars.deep_stack.STACK_BYTES`. Stack for checking and compiling, in the worst of many
 shapes (llguidance 1.9.1, x86-64, 2026-11-21):
   JSON schema: 4.9 KiB for each opening (nested `items`; nested `prefixItems` 3.4; in chains of definitions, arrays 3.7,
     plain references 3.3, objects and `anyOf` 3), and 0.3 KiB for each name in `required`, which has 5 characters;
@@ -34,3 +38,12 @@ def check_text(text: str, *, title: str) -> None:
         raise InvalidRequestError(
             f"The {title} has {num_openings} opening brackets and lines; {MAX_OPENINGS} are allowed. Make it simpler."
         )
+
+
+def is_small(schema: Mapping[str, Any]) -> bool:
+    """Tell whether a rewritten JSON schema is within the limits of a user's."""
+    try:
+        check_text(json.dumps(schema, ensure_ascii=False), title="JSON schema")
+    except (InvalidRequestError, RecursionError):
+        return False
+    return True

@@ -60,13 +60,21 @@ class GrammarMatcher:
     __slots__ = ("_copies", "_eos_token_ids", "_followed", "_forced", "_num_followed", "_unforced", "inner", "seconds")
 
     def __init__(
-        self, matcher: Any, eos_token_ids: tuple[int, ...], *, unforced: Any = None, copies: _Copies | None = None
+        self,
+        matcher: Any,
+        eos_token_ids: tuple[int, ...],
+        *,
+        unforced: Callable[[], Any] | None = None,
+        copies: _Copies | None = None,
     ) -> None:
-        """Take llguidance's matcher at the start, and `unforced` to take over when its limits stop it."""
+        """Take llguidance's matcher at the start, and a function for the one to take over when its limits stop it.
+
+        `unforced` returns the same matcher at each call, None if there is none.
+        """
         self.inner = matcher
         self._copies = _Copies() if copies is None else copies
         self._eos_token_ids = eos_token_ids
-        self._unforced = unforced  # at the start, shared by all copies; None once it is in use
+        self._unforced = unforced  # shared by all copies; None once it is in use
         self._followed: list[int] = []
         self._forced: list[int] = []  # as last found, and how many were followed; copies share it
         self._num_followed = 0
@@ -161,11 +169,12 @@ class GrammarMatcher:
 
     def fall_back(self) -> bool:
         """Switch to the form with larger limits and no forced tokens, which is possible once; return whether it was."""
-        if self._unforced is None:
+        start = None if self._unforced is None else self._unforced()
+        self._unforced = None
+        if start is None:
             self._copies.is_spent |= self.inner.is_error()
             return False
-        unforced = GrammarMatcher(self._unforced.deep_copy(), self._eos_token_ids, copies=self._copies)
-        self._unforced = None
+        unforced = GrammarMatcher(start.deep_copy(), self._eos_token_ids, copies=self._copies)
         if not unforced.replay(self._followed):
             return False
         self.inner = unforced.inner

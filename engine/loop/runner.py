@@ -98,7 +98,6 @@ class Runner:
         self.swap = self._new_swap_space()
         self.work = WorkCounter(
             self._model.sizes,
-            weight_bytes=config.dtype.itemsize,
             kv_bytes_per_token=block_bytes(self._model.kv_shapes, block_size=1, dtype=self._cache_dtype),
         )
 

@@ -23,10 +23,9 @@ class WorkCounter:
     integer that a message can hold, 2^64 - 1, after 1.1 · 10^9 tokens.
     """
 
-    def __init__(self, sizes: ModelSizes, *, weight_bytes: int, kv_bytes_per_token: int) -> None:
-        """Take the model's sizes, the bytes of one weight, and the bytes of one token's keys and values."""
+    def __init__(self, sizes: ModelSizes, *, kv_bytes_per_token: int) -> None:
+        """Take the model's sizes, and the bytes of one token's keys and values."""
         self._sizes = sizes
-        self._weight_bytes = weight_bytes
         self._kv_bytes_per_token = kv_bytes_per_token
         self.counters = WorkCounters()
 
@@ -36,6 +35,6 @@ class WorkCounter:
         counters.num_operations += 2 * sizes.num_layer_weights * load.num_tokens
         counters.num_operations += 2 * sizes.num_head_weights * load.num_logit_rows
         counters.num_operations += 4 * sizes.attention_width * load.num_attended
-        num_weights = sizes.num_layer_weights + (sizes.num_head_weights if load.num_logit_rows else 0)
-        counters.num_read_bytes += self._weight_bytes * num_weights + self._kv_bytes_per_token * load.num_context_tokens
+        weight_bytes = sizes.num_layer_bytes + (sizes.num_head_bytes if load.num_logit_rows else 0)
+        counters.num_read_bytes += weight_bytes + self._kv_bytes_per_token * load.num_context_tokens
         counters.num_written_bytes += self._kv_bytes_per_token * load.num_tokens

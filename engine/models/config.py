@@ -23,8 +23,9 @@ from engine.models.families import FAMILIES, has
 from engine.models.language_part import LANGUAGE_PARTS
 from engine.models.paths import resolve_model_path
 from engine.models.plain_config import read_plain
-from engine.models.quantization import Quantization, read_quantization
 from engine.models.support import check_for_transformers, layer_types, reason_against_own, rope_parameters
+from engine.quantized.config import read_quantization
+from engine.quantized.quantization import Quantization
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +46,7 @@ class CheckpointConfig:
     source: Any
     """Transformers' configuration object, or its substitute if our own decoder runs a plain model."""
     quantization: Quantization | None = None
-    """Quantization of the files: weights are dequantized on loading, and `source` does not mention it."""
+    """Quantization of the files: their weights are read like unquantized ones, and `source` does not mention it."""
     is_part: bool = False
     """Whether the files hold a larger model, of which this is the language part."""
     angles_change_after: int | None = None

@@ -24,8 +24,8 @@ class RecordableLayer(Protocol):
     """A layer all of whose work goes through compiled CPU kernels."""
 
     @property
-    def window(self) -> int | None:
-        """The sliding window, the only number in which layers of a model differ."""
+    def kind(self) -> object:
+        """Equal for layers whose recorded calls differ in addresses alone."""
         ...
 
     @property
@@ -65,10 +65,8 @@ class CpuLayers:
 
     def __init__(self, layers: Sequence[RecordableLayer]) -> None:
         self._weights = np.array([layer.addresses for layer in layers], dtype=np.int64)
-        windows = [layer.window for layer in layers]
-        self._kinds = [
-            [index for index, window in enumerate(windows) if window == kind] for kind in dict.fromkeys(windows)
-        ]
+        kinds = [layer.kind for layer in layers]
+        self._kinds = [[index for index, kind in enumerate(kinds) if kind == one] for one in dict.fromkeys(kinds)]
         self._program = CpuProgram(len(layers))
         self._recorded: _Recorded | None = None
 
@@ -106,9 +104,11 @@ class CpuLayers:
             with record() as recording:
                 output, total = forward(layers[0], x, residual, step)
             renamed = {output.data_ptr(): x.data_ptr(), total.data_ptr(): residual.data_ptr()}
+            recordings.append((layers, recording, renamed))
+        for layers, recording, renamed in sorted(recordings, key=lambda recorded: -len(recorded[1].calls)):
             self._program.place(layers, recording, own=own, renamed=renamed)
-            recordings.append(recording)
-        return _Recorded(key=key, cache=cache, x=x, residual=residual, step=step, recordings=recordings)
+        kept = [recording for _, recording, _ in recordings]
+        return _Recorded(key=key, cache=cache, x=x, residual=residual, step=step, recordings=kept)
 
 
 def _shape_of(x: Tensor, step: PagedStep) -> tuple[object, ...]:

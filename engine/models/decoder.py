@@ -5,27 +5,22 @@ Flat token rows in, hidden rows out, over a paged KV cache.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from engine.models.asked_rows import AskedRows, asked_rows
 from engine.models.config import ModelConfig
 from engine.models.cpu_layers import cpu_layers
 from engine.models.decode_graphs import CudaCapture, DecodeGraphs
+from engine.models.layer_weights import LayerParts, Linear, WeightReader
 from engine.models.random_weights import RandomWeights
 from engine.models.rotary import rotary_table
 from engine.models.step_model import KvCache, KvShape, ModelSizes, StepTensors
 from engine.models.weights import Checkpoint
-from kernels.choice.products import ProductChoice, choose_products
-from kernels.choice.weighing import WeightShape
 from kernels.cpu import begin_to_compile_attention
-from kernels.packed_linear import PackedLinear
 from kernels.paged import AttentionRule, LayerCache, PagedStep
 from kernels.paged_attention import paged_attention
 from kernels.rms_norm import add_rms_norm, rms_norm
@@ -56,27 +51,32 @@ class Decoder:
         self.device = device
         self._cos_sin = rotary_table(config, max_positions=max_positions).to(device)
         with _open_weights(config, dtype=dtype, device=device, random_seed=random_seed) as weights:
-            shapes = _weight_shapes(config, has_head=has_head)
-            choice = choose_products(shapes, dtype) if device.type == "cpu" else None
-            self.products = None if choice is None else str(choice)
-            reader = _Reader(weights, device, choice)
-            shape = (config.vocab_size, config.hidden_size)
-            embedding = reader.weight(f"{reader.prefix}embed_tokens.weight", shape)
-            self._layers = [_Layer(config, index, reader) for index in range(config.num_layers)]
-            self._norm = reader.tensor(f"{reader.prefix}norm.weight", (config.hidden_size,))
-            self._head: PackedLinear | None = None
-            if has_head:
-                head = embedding if config.has_tied_embeddings else reader.weight("lm_head.weight", shape)
-                self._head = reader.packed(head, None)
+            reader = WeightReader(weights, config, dtype=dtype, device=device, has_head=has_head)
+            self.products = reader.products
+            self._head = reader.linear(reader.head) if has_head else None  # the largest first, in an empty memory
             self._embed: Callable[[Tensor], Tensor]
             if self._head is not None and config.has_tied_embeddings and self._head.has_rows:
                 self._embed = self._head.rows  # store the weight only once
             else:
-                self._embed = partial(functional.embedding, weight=reader.kept(embedding))
+                self._embed = reader.rows(reader.embedding)
+            self._layers = [_Layer(config, index, reader) for index in range(config.num_layers)]
+            self._norm = reader.norm()
         self._at_once = None if is_shared else cpu_layers(self._layers)
         self._graphs: DecodeGraphs | None = None
         self.kv_shapes = (KvShape(num_heads=config.num_kv_heads, head_dim=config.head_dim),) * config.num_layers
-        self.sizes = _sizes(config)
+        self.sizes = self._sizes()
+
+    def _sizes(self) -> ModelSizes:
+        config = self.config
+        linears = [linear for layer in self._layers for linear in layer.linears]
+        num_head_weights = config.vocab_size * config.hidden_size
+        return ModelSizes(
+            num_layer_weights=sum(linear.out_features * linear.in_features for linear in linears),
+            num_head_weights=num_head_weights,
+            num_layer_bytes=sum(linear.num_bytes for linear in linears),
+            num_head_bytes=num_head_weights * self.dtype.itemsize if self._head is None else self._head.num_bytes,
+            attention_width=config.num_layers * config.num_heads * config.head_dim,
+        )
 
     def begin_to_compile(self, cache_dtype: torch.dtype) -> None:
         """On a CPU, start to compile attention in another process, unless it is compiled already."""
@@ -162,47 +162,40 @@ def _open_weights(
 class _Layer:
     """One decoder layer: attention and gated MLP, each after an RMSNorm fused with the residual addition."""
 
-    def __init__(self, config: ModelConfig, index: int, reader: _Reader) -> None:
+    def __init__(self, config: ModelConfig, index: int, reader: WeightReader) -> None:
         self._config = config
         self.rule = AttentionRule(
             scale=config.head_dim**-0.5, window=config.windows[index], in_float32=reader.is_in_float32
         )
-        prefix = f"{reader.prefix}layers.{index}"
-        hidden, ffn = config.hidden_size, config.intermediate_size
-        queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-        self._split = [queries, keys, keys]
-        attention = f"{prefix}.self_attn"
-        self._qkv = reader.linear(
-            [(f"{attention}.q_proj", queries), (f"{attention}.k_proj", keys), (f"{attention}.v_proj", keys)],
-            hidden,
-            has_bias=config.has_qkv_bias,
-        )
-        self._output = reader.linear([(f"{attention}.o_proj", hidden)], queries, has_bias=config.has_output_bias)
-        self._gate_up = reader.linear(
-            [(f"{prefix}.mlp.gate_proj", ffn), (f"{prefix}.mlp.up_proj", ffn)], hidden, has_bias=config.has_mlp_bias
-        )
-        self._down = reader.linear([(f"{prefix}.mlp.down_proj", hidden)], ffn, has_bias=config.has_mlp_bias)
+        prefix, hidden = reader.prefix_of(index), config.hidden_size
+        parts = LayerParts.of(config, prefix)
+        self._split = [width for _, width in parts.qkv.parts]
+        self._qkv, self._output, self._gate_up, self._down = map(reader.linear, parts.all)
         self._input_norm = reader.tensor(f"{prefix}.input_layernorm.weight", (hidden,))
         self._mlp_norm = reader.tensor(f"{prefix}.post_attention_layernorm.weight", (hidden,))
         self._q_norm = self._k_norm = None
         if config.has_qk_norm:
-            self._q_norm = reader.tensor(f"{attention}.q_norm.weight", (config.head_dim,))
-            self._k_norm = reader.tensor(f"{attention}.k_norm.weight", (config.head_dim,))
+            self._q_norm = reader.tensor(f"{prefix}.self_attn.q_norm.weight", (config.head_dim,))
+            self._k_norm = reader.tensor(f"{prefix}.self_attn.k_norm.weight", (config.head_dim,))
 
     @property
-    def window(self) -> int | None:
-        """The sliding window, the only number in which layers differ."""
-        return self.rule.window
+    def kind(self) -> object:
+        """Equal for layers whose calls differ in addresses alone: of one window, with weights multiplied alike."""
+        return self.rule.window, *(linear.kind for linear in self.linears)
+
+    @property
+    def linears(self) -> list[Linear]:
+        """The layers of its weights."""
+        return [self._qkv, self._output, self._gate_up, self._down]
 
     @property
     def addresses(self) -> list[int] | None:
         """Addresses of the weights; None if some of this layer's work goes through torch."""
-        linears = [self._qkv, self._output, self._gate_up, self._down]
-        if not all(linear.is_compiled for linear in linears):
+        if not all(linear.is_compiled for linear in self.linears):
             return None
         norms = [self._input_norm, self._mlp_norm, self._q_norm, self._k_norm]
         addresses = [norm.data_ptr() for norm in norms if norm is not None]
-        return addresses + [address for linear in linears for address in linear.addresses]
+        return addresses + [address for linear in self.linears for address in linear.addresses]
 
     def forward(
         self,
@@ -245,71 +238,3 @@ class _Layer:
             query, step = query.index_select(0, selection.rows), selection.step
         attended = paged_attention(query, cache, step, self.rule)
         return self._output(attended.flatten(1))
-
-
-class _Reader:
-    """Read tensors from a checkpoint onto the device, joining those that are multiplied together."""
-
-    def __init__(self, weights: Checkpoint | RandomWeights, device: torch.device, choice: ProductChoice | None) -> None:
-        self._weights = weights
-        self._device = device
-        self._choice = choice
-        is_bare = isinstance(weights, Checkpoint) and "embed_tokens.weight" in weights
-        self.prefix = "" if is_bare else "model."
-        """Prefix of all names except the head's: a file that was written without a head has none."""
-
-    @property
-    def is_in_float32(self) -> bool:
-        """Whether this CPU multiplies bf16 faster in fp32, as measured for the layers' weights."""
-        return self._choice is not None and self._choice.is_in_float32
-
-    def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        """Return a tensor to keep."""
-        return self.kept(self._weights.read(name, shape))
-
-    def weight(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        """Return a tensor to derive another one from: on a CPU it may be a view of the file."""
-        return self._weights.read(name, shape).to(self._device)
-
-    def kept(self, tensor: Tensor) -> Tensor:
-        """Return a copy in memory of its own: a view of the file keeps it mapped, and changes as the file does."""
-        return tensor.to(self._device, copy=self._device.type == "cpu")
-
-    def linear(self, parts: list[tuple[str, int]], size: int, *, has_bias: bool) -> PackedLinear:
-        """Return one linear layer whose output is the parts' outputs side by side."""
-        weights = [self.weight(f"{name}.weight", (width, size)) for name, width in parts]
-        biases = [self.tensor(f"{name}.bias", (width,)) for name, width in parts] if has_bias else []
-        return self.packed(_join(weights), _join(biases) if biases else None)
-
-    def packed(self, weight: Tensor, bias: Tensor | None) -> PackedLinear:
-        """Return the layer of a weight `[out, in]`, with the product chosen for its shape."""
-        product = None if self._choice is None else self._choice.of(weight.shape[0], weight.shape[1])
-        return PackedLinear(weight, bias, product=product)
-
-
-def _weight_shapes(config: ModelConfig, *, has_head: bool) -> list[WeightShape]:
-    hidden, ffn, queries = config.hidden_size, config.intermediate_size, config.num_heads * config.head_dim
-    keys = config.num_kv_heads * config.head_dim
-    counts = Counter([(queries + 2 * keys, hidden), (hidden, queries), (2 * ffn, hidden), (hidden, ffn)])
-    head = [WeightShape(width=config.vocab_size, depth=hidden, count=1, is_in_layers=False)]
-    return [
-        *(
-            WeightShape(width=width, depth=depth, count=count * config.num_layers, is_in_layers=True)
-            for (width, depth), count in counts.items()
-        ),
-        *(head if has_head else []),
-    ]
-
-
-def _sizes(config: ModelConfig) -> ModelSizes:
-    queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-    attention = config.hidden_size * (2 * queries + 2 * keys)
-    return ModelSizes(
-        num_layer_weights=config.num_layers * (attention + 3 * config.hidden_size * config.intermediate_size),
-        num_head_weights=config.vocab_size * config.hidden_size,
-        attention_width=config.num_layers * queries,
-    )
-
-
-def _join(tensors: list[Tensor]) -> Tensor:
-    return tensors[0] if len(tensors) == 1 else torch.cat(tensors)

@@ -28,7 +28,8 @@ def resolve_model_path(model: str) -> Path:
     is_hub_id = hub_id.count("/") == 1 and not model.startswith((".", "/", "~")) and not path.exists()
     if not is_hub_id or is_gguf(path):
         raise ModelLoadError(
-            f"There is no model directory at {path}; give one with config.json, or a file whose name ends in .gguf."
+            f"There is no model directory at {path}; give one with config.json, a file whose name ends in .gguf, "
+            "or org/model of the hub."
         )
     if at and not revision:
         raise ModelLoadError(f"{model} names no revision after @; give a branch, tag or commit, or leave out the @.")
@@ -60,8 +61,23 @@ def _fetch_from_hub(hub_id: str, *, revision: str | None) -> Path:
             )
         )
     except Exception as error:
-        reason = " ".join(str(error).split())[:200]
-        raise ModelLoadError(
-            f"{hub_id}{f' at {revision}' if revision else ''} is neither a directory nor a model that could be fetched "
-            f"from the Hugging Face hub ({reason})."
-        ) from error
+        name = f"{hub_id} at {revision}" if revision else hub_id
+        raise ModelLoadError(f"{name} could not be fetched from the Hugging Face hub: {_reason_of(error)}.") from error
+
+
+def _reason_of(error: Exception) -> str:
+    """Return why the hub gave no model, and what to do."""
+    from huggingface_hub import errors  # noqa: PLC0415 - as above
+
+    if isinstance(error, errors.LocalEntryNotFoundError):
+        return (
+            "it cannot be reached, and this machine has no complete copy. Connect the machine, or copy the model's "
+            "folder here and give its path"
+        )
+    if isinstance(error, errors.GatedRepoError):
+        return "its makers ask for consent. Accept its terms on the hub, and set HF_TOKEN to a token of that account"
+    if isinstance(error, errors.RevisionNotFoundError):
+        return "there is no such revision. Give a branch, tag or commit of the model"
+    if isinstance(error, errors.RepositoryNotFoundError):
+        return "there is no such model, or it is private. Correct the name, or set HF_TOKEN"
+    return " ".join(str(error).split())[:200].rstrip(".")

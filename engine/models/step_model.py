@@ -37,10 +37,12 @@ class KvShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSizes:
-    """Numbers of weights in the layers and in the output matrix; query heads times head size, over all layers."""
+    """Weights in the layers and in the output matrix, and their bytes; query heads times head size, over all layers."""
 
     num_layer_weights: int
     num_head_weights: int
+    num_layer_bytes: int
+    num_head_bytes: int
     attention_width: int
 
 

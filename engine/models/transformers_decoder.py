@@ -176,9 +176,12 @@ def _sizes(model: Any, kv_shapes: tuple[KvShape, ...]) -> ModelSizes:
     num_heads = model.config.get_text_config(decoder=True).num_attention_heads
     embedding, head = model.get_input_embeddings().weight, model.get_output_embeddings().weight
     outside = {id(embedding), id(head)}
+    inside = [weight for weight in model.parameters() if id(weight) not in outside]
     return ModelSizes(
-        num_layer_weights=sum(weight.numel() for weight in model.parameters() if id(weight) not in outside),
+        num_layer_weights=sum(weight.numel() for weight in inside),
         num_head_weights=head.numel(),
+        num_layer_bytes=sum(weight.numel() * weight.itemsize for weight in inside),
+        num_head_bytes=head.numel() * head.itemsize,
         attention_width=sum(num_heads * shape.head_dim for shape in kv_shapes),
     )
 

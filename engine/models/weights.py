@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import EllipsisType, TracebackType
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -18,23 +17,20 @@ from torch import Tensor
 from engine.errors import ModelLoadError
 from engine.gguf.config import open_weights
 from engine.gguf.container import is_gguf
-from engine.models.dequantize import dequantize_fp8, dequantize_mxfp4
+from engine.gguf.weights import GgufWeights
 from engine.models.language_part import language_name
 from engine.models.paths import described_by
-from engine.models.quantization import Quantization, QuantMethod, Scaled
+from engine.quantized.quantization import Quantization
+from engine.quantized.weights import quantized_weights
+from kernels.grouped_weight import GroupedWeight, Layout
 
 log = logging.getLogger(__name__)
 
 _SINGLE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
 
-# Suffixes of a weight's name. An FP8 weight is multiplied with its scales under either name: DeepSeek and transformers
-# call them inverse, AutoFP8 and vLLM have one for the whole weight and do not.
-_FP8_SCALES, _FP8_SCALE = "_scale_inv", "_scale"
-_MXFP4_BLOCKS, _MXFP4_SCALES = "_blocks", "_scales"
-
-_FP8_INPUT_SCALES = (".activation_scale", ".input_scale")
-"""Names beside a weight for products in FP8, which are not used here."""
+_MOST_MAPPED_BYTES = 64 * 2**20
+"""Bytes that are read of a file before it is mapped anew; what was mapped goes with the last tensor of it."""
 
 
 class Checkpoint:
@@ -47,33 +43,30 @@ class Checkpoint:
         self._path = path
         self._is_part = is_part
         self._dtype = dtype
-        self._quantization = quantization
-        self._stack = ExitStack()
+        self._method = None if quantization is None else quantization.method
+        self._quantized = None if quantization is None else quantized_weights(quantization, self)
         self._file_of: dict[str, _Place] = {}
 
     def __enter__(self) -> Checkpoint:
-        with ExitStack() as stack:
-            for file in _opened(self._path, stack):
-                for name in file.names:
-                    plain = language_name(name) if self._is_part else name
-                    if plain is not None:
-                        self._file_of[plain] = _Place(file, name)
-            self._stack = stack.pop_all()
-        if self._method is QuantMethod.FP8 and not any(map(self._is_scale, self._file_of)):
+        for file in _opened(self._path):
+            for name in file.names:
+                plain = language_name(name) if self._is_part else name
+                if plain is not None:
+                    self._file_of[plain] = _Place(file, name)
+        if self._quantized is not None and not any(name in self._quantized for name in self._whole_names()):
             log.warning(
-                "%s has fp8 in quantization_config but no weight has scales: all are read as they are stored; remove "
+                "%s has %s in quantization_config but no weight has scales: all are read as they are stored; remove "
                 "quantization_config if they were dequantized before",
                 self._path / "config.json",
+                self._method,
             )
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is None:
-            self._stack.close()
-        else:  # other threads may still be reading, so the files close when the last reference goes
-            self._stack.pop_all()
+        if error is None:  # otherwise threads may still be reading
+            self._file_of.clear()
 
     def __contains__(self, name: str) -> bool:
         return name in self._file_of
@@ -81,11 +74,34 @@ class Checkpoint:
     def read(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """Return one tensor on the CPU in `dtype`. Raises ModelLoadError if it is missing or has another shape."""
         tensor = self.whole(name)
-        if tuple(tensor.shape) != shape:
-            raise ModelLoadError(
-                f"{self._path}: tensor {name} has shape {tuple(tensor.shape)}, {described_by(self._path)} says {shape}."
-            )
+        self._check_shape(name, tuple(tensor.shape), shape)
         return tensor.to(self._dtype)
+
+    def _check_shape(self, name: str, actual: tuple[int, ...], shape: tuple[int, ...]) -> None:
+        if actual != shape:
+            raise ModelLoadError(
+                f"{self._path}: tensor {name} has shape {actual}, {described_by(self._path)} says {shape}."
+            )
+
+    def layout(self, name: str) -> Layout | None:
+        """Return how a tensor stays packed in memory; None if it is missing or has to be read whole."""
+        if self._quantized is not None and name in self._quantized:
+            return self._quantized.layout(name)
+        place = self._file_of.get(name)
+        return place.file.layout(place.name) if place is not None and isinstance(place.file, GgufWeights) else None
+
+    def read_grouped(self, name: str, shape: tuple[int, int]) -> GroupedWeight:
+        """Return a tensor that has a layout. Raises ModelLoadError if it has another shape."""
+        weight = self._grouped(name)
+        self._check_shape(name, weight.shape, shape)
+        return weight
+
+    def _grouped(self, name: str) -> GroupedWeight:
+        if self._quantized is not None:
+            return self._quantized.read_grouped(name)
+        place = self._file_of[name]
+        assert isinstance(place.file, GgufWeights), "tensors that are not quantized have no layout"
+        return place.file.read_grouped(place.name)
 
     def tensors(self) -> dict[str, StoredTensor]:
         """Return every tensor by its name in the unquantized model; threads may read them."""
@@ -96,61 +112,42 @@ class Checkpoint:
 
         Raises ModelLoadError if it is missing, or not quantized as config.json says.
         """
-        if self._method is QuantMethod.MXFP4 and name + _MXFP4_BLOCKS in self:
-            return self._from_mxfp4(name)
-        if self._method is QuantMethod.FP8 and (name + _FP8_SCALES in self or name + _FP8_SCALE in self):
-            return self._from_fp8(name)
+        if self._quantized is not None and name in self._quantized:
+            return self._quantized.read(name)
         return self._unquantized(name)
 
-    def _from_mxfp4(self, name: str) -> Tensor:
-        blocks, scales = self._stored(name + _MXFP4_BLOCKS), self._stored(name + _MXFP4_SCALES)
-        return dequantize_mxfp4(blocks, scales, self._described(name))
-
-    def _from_fp8(self, name: str) -> Tensor:
-        assert self._quantization is not None, "FP8 is a quantization"
-        where, scaled = name + _FP8_SCALES, self._quantization.scaled
-        if where not in self:
-            said_by = f"{name + _FP8_SCALE} has it, {where} has those of blocks"
-            where, scaled = name + _FP8_SCALE, Scaled(block=None, said_by=said_by)
-        return dequantize_fp8(self._stored(name), self._stored(where), self._described(name), scaled=scaled)
-
     def _unquantized(self, name: str) -> Tensor:
-        tensor = self._stored(name)
+        tensor = self.stored(name)
         if tensor.dtype.itemsize == 1 and tensor.dtype != torch.bool:
             kind = str(tensor.dtype).removeprefix("torch.")
-            raise ModelLoadError(f"{self._described(name)} is {kind} without scales{self._missing_scales(name)}.")
+            raise ModelLoadError(f"{self.described(name)} is {kind} without scales{self._missing_scales(name)}.")
         return tensor
 
     def _missing_scales(self, name: str) -> str:
         """Continue an error after "without scales" with the names that were looked for."""
-        if self._method is not QuantMethod.FP8:
+        names = () if self._quantized is None else self._quantized.scale_names(name)
+        if not names:
             return " that the quantization_config of config.json requires; the weights do not belong to it"
         module = name.removesuffix(name.rpartition(".")[2])
         others = (other for other in sorted(self._file_of) if other.startswith(module) and "scale" in other)
-        scale = next((f"only {other}" for other in others if not self._is_scale(other)), "neither")
-        return f"; they are read from {name + _FP8_SCALES} or {name + _FP8_SCALE}, and there is {scale}"
+        scale = next((f"only {other}" for other in others if self._whole_name(other) is not None), "neither")
+        return f"; they are read from {' or '.join(names)}, and there is {scale}"
 
-    def _described(self, name: str) -> str:
+    def described(self, name: str) -> str:
+        """Return the model and the name of a tensor, for errors."""
         return f"{self._path}: tensor {name}"
-
-    @property
-    def _method(self) -> QuantMethod | None:
-        return None if self._quantization is None else self._quantization.method
 
     def _whole_names(self) -> Iterator[str]:
         for name in self._file_of:
-            if not self._is_scale(name):
-                yield name.removesuffix(_MXFP4_BLOCKS) if self._method is QuantMethod.MXFP4 else name
+            whole = self._whole_name(name)
+            if whole is not None:
+                yield whole
 
-    def _is_scale(self, name: str) -> bool:
-        if self._method is QuantMethod.MXFP4:
-            return name.endswith(_MXFP4_SCALES)
-        if self._method is QuantMethod.FP8:
-            is_one = name.endswith(_FP8_SCALE) and name.removesuffix(_FP8_SCALE) in self
-            return is_one or name.endswith((_FP8_SCALES, *_FP8_INPUT_SCALES))
-        return False
+    def _whole_name(self, name: str) -> str | None:
+        return name if self._quantized is None else self._quantized.whole_name(name)
 
-    def _stored(self, name: str) -> Tensor:
+    def stored(self, name: str) -> Tensor:
+        """Return a tensor as it is stored, on the CPU; it may be a view of its file. Raises ModelLoadError."""
         if name not in self:
             raise ModelLoadError(
                 f"{self._path} has no tensor {name}; the weights do not belong to its {described_by(self._path)}."
@@ -161,8 +158,7 @@ class Checkpoint:
 
 def tensor_names(path: Path) -> list[str]:
     """Return the names of the tensors in a model's files. Raises ModelLoadError if there are no files."""
-    with ExitStack() as stack:
-        return [name for file in _opened(path, stack) for name in file.names]
+    return [name for file in _opened(path) for name in file.names]
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,30 +193,37 @@ class _NamedTensors(Protocol):
 
 
 class _File:
-    """A safetensors file that is open until `stack` closes; it alone knows its tensors."""
+    """A safetensors file; it alone knows its tensors, which are views of it."""
 
-    def __init__(self, path: Path, stack: ExitStack) -> None:
+    def __init__(self, path: Path) -> None:
         self._path = path
-        try:
-            self._opened = stack.enter_context(safe_open(path, framework="pt"))
-        except (OSError, SafetensorError) as error:
-            raise ModelLoadError(f"{path} cannot be read as safetensors: {error}.") from error
+        self._opened = self._open()
+        self._num_read_bytes = 0
         self.names: list[str] = self._opened.keys()
 
     def read(self, name: str) -> Tensor:
         """Return one of its tensors. Raises ModelLoadError if torch lacks its dtype, or the disk fails."""
+        if self._num_read_bytes > _MOST_MAPPED_BYTES:  # so that the memory of what was read is free again
+            self._opened, self._num_read_bytes = self._open(), 0
         try:
             tensor: Tensor = self._opened.get_tensor(name)
         except (OSError, SafetensorError) as error:
             raise ModelLoadError(f"{self._path}: tensor {name} cannot be read: {error}.") from error
+        self._num_read_bytes += tensor.nbytes
         return tensor
 
+    def _open(self) -> Any:
+        try:
+            return safe_open(self._path, framework="pt")
+        except (OSError, SafetensorError) as error:
+            raise ModelLoadError(f"{self._path} cannot be read as safetensors: {error}.") from error
 
-def _opened(path: Path, stack: ExitStack) -> Iterator[_NamedTensors]:
+
+def _opened(path: Path) -> Iterator[_NamedTensors]:
     if is_gguf(path):
         yield open_weights(path)
     else:
-        yield from (_File(file, stack) for file in _files(path))
+        yield from (_File(file) for file in _files(path))
 
 
 def _files(path: Path) -> list[Path]:

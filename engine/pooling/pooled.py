@@ -15,15 +15,15 @@ from engine.pooling.recipe import Pooling
 
 
 def pool(rows: Tensor, lengths: Sequence[int], pooling: Pooling) -> Tensor:
-    """Return [texts, hidden] of packed rows [tokens, hidden]; every text has at least one row."""
+    """Return fp32 [texts, hidden] of packed rows [tokens, hidden]; every text has at least one row."""
     ends = torch.tensor(lengths).cumsum(0)
     match pooling:
         case Pooling.CLS:
-            return rows[ends - torch.tensor(lengths)]
+            return rows[ends - torch.tensor(lengths)].float()
         case Pooling.LAST_TOKEN:
-            return rows[ends - 1]
+            return rows[ends - 1].float()
         case Pooling.MEAN:
-            return torch.stack([own.mean(0) for own in torch.split(rows, list(lengths))])
+            return torch.stack([own.mean(0) for own in torch.split(rows.float(), list(lengths))])
 
 
 def finish(vectors: Tensor, *, dimensions: int | None, is_normalized: bool) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from pathlib import Path
 
-from engine.pooling import modern_config
+from engine.pooling.encoders import modern_config
 from engine.pooling.json_files import read_object
 from engine.pooling.modules import LOGIT_SCORE, POOLING, read_modules
 

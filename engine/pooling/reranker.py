@@ -16,9 +16,10 @@ import torch
 from engine.errors import InvalidConfigError, ModelLoadError, UnsupportedModelError
 from engine.models.paths import resolve_model_path
 from engine.pooling.batches import batches
-from engine.pooling.causal_encoder import CausalConfig
-from engine.pooling.encoder_config import AnyConfig, read_encoder_config
-from engine.pooling.encoders import load_encoder, longest_text
+from engine.pooling.encoders.causal_encoder import CausalConfig
+from engine.pooling.encoders.dtypes import read_dtype
+from engine.pooling.encoders.encoder_config import AnyConfig, read_encoder_config
+from engine.pooling.encoders.loading import load_encoder, longest_text
 from engine.pooling.modules import LOGIT_SCORE, read_modules
 from engine.pooling.pair_prompts import PairPrompts, read_pair_template
 from engine.pooling.pair_tokens import PairTokens, TokenizedPair
@@ -46,15 +47,16 @@ class Scores:
 class Reranker:
     """Load a cross-encoder, or a language model trained for reranking, and score documents. Not thread-safe."""
 
-    def __init__(self, path: str | Path, *, max_batch_tokens: int = _MAX_BATCH_TOKENS) -> None:
+    def __init__(self, path: str | Path, *, dtype: str = "auto", max_batch_tokens: int = _MAX_BATCH_TOKENS) -> None:
         """Load a directory in transformers' layout, or a hub id.
 
-        A batch has at most `max_batch_tokens`, unless one pair alone has more. Raises ModelLoadError,
-        UnsupportedModelError or InvalidConfigError.
+        `dtype` is one of `Dtype`. A batch has at most `max_batch_tokens`, unless one pair alone has more. Raises
+        ModelLoadError, UnsupportedModelError or InvalidConfigError.
         """
         if max_batch_tokens < 1:
             raise InvalidConfigError(f"max_batch_tokens is {max_batch_tokens}; it must be at least 1.")
         self._max_batch_tokens = max_batch_tokens
+        self.dtype = read_dtype(dtype)
         folder = resolve_model_path(str(path))
         if not folder.is_dir():
             raise ModelLoadError(f"{folder} is a GGUF file; reranking takes a model directory with safetensors.")
@@ -62,16 +64,16 @@ class Reranker:
         self._head = read_score_head(config)
         self.max_tokens = longest_text(config)
         self._tokens = _tokens_of(config, max_tokens=self.max_tokens)
-        self._encoder = load_encoder(config)
+        self._encoder = load_encoder(config, self.dtype)
 
     def reload(self) -> None:
         """Read the weights again while nothing is computed, because those in memory may be corrupt."""
         del self._encoder  # first: there may be no room for both
         self._head = read_score_head(self._config)
-        self._encoder = load_encoder(self._config)
+        self._encoder = load_encoder(self._config, self.dtype)
 
     def score(self, query: str, documents: Iterable[str]) -> Scores:
-        """Score every document for the query; a score depends on its pair alone, except for fp32 rounding.
+        """Score every document for the query; a score depends on its pair alone, on most CPUs in every bit.
 
         Raises InvalidRequestError, and BrokenRowError if a score is NaN or infinite.
         """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +13,17 @@ from torch import Tensor
 
 from engine.errors import ModelLoadError, UnsupportedModelError
 from engine.models.weights import Checkpoint
-from engine.pooling.causal_encoder import CausalConfig
-from engine.pooling.encoder_config import AnyConfig, EncoderConfig
-from engine.pooling.encoder_weights import EncoderWeights
+from engine.pooling.encoders.causal_encoder import CausalConfig
+from engine.pooling.encoders.encoder_config import AnyConfig, EncoderConfig
+from engine.pooling.encoders.encoder_weights import EncoderWeights
+from engine.pooling.encoders.layers import ACTIVATIONS
+from engine.pooling.encoders.modern_config import ModernConfig
 from engine.pooling.json_files import read_object
-from engine.pooling.layers import ACTIVATIONS, Linear
-from engine.pooling.modern_config import ModernConfig
 from engine.pooling.modules import LOGIT_SCORE, TRANSFORMER, read_modules
 from engine.pooling.pooled import pool
 from engine.pooling.recipe import Pooling
+from kernels.activations import activate
+from kernels.packed_linear import PackedLinear
 
 _NAMES = {
     "bert": ("bert.pooler.dense", "classifier"),
@@ -100,7 +103,7 @@ def _modern_head(config: ModernConfig, checkpoint: Checkpoint) -> ScoreHead:
     weights, hidden = EncoderWeights(checkpoint), config.hidden_size
     layers: list[Layer] = [
         weights.linear("head.dense", hidden, hidden, has_bias=config.has_head_bias),
-        ACTIVATIONS[config.head_activation],
+        partial(activate, activation=ACTIVATIONS[config.head_activation]),
         weights.norm("head.norm", hidden, eps=config.norm_eps, has_bias=config.has_norm_bias),
         weights.linear("classifier", 1, hidden),
     ]
@@ -115,7 +118,7 @@ def _language_head(config: CausalConfig, checkpoint: Checkpoint, file: Path) -> 
     row = matrix[yes].to(torch.float32, copy=True)  # a copy, so that the file need not stay mapped
     if settings.get("false_token_id") is not None:
         row = row - matrix[_token(settings, "false_token_id", config, file)].float()
-    return ScoreHead(pooling=Pooling.LAST_TOKEN, layers=[Linear(weight=row[None], bias=None)])
+    return ScoreHead(pooling=Pooling.LAST_TOKEN, layers=[PackedLinear(row[None], None)])
 
 
 def _matrix(config: CausalConfig, checkpoint: Checkpoint) -> Tensor:

@@ -50,7 +50,7 @@ def keep(
     weights or another machine, or names an unusable product is rewritten; if no file can be written, the choice is this
     process's own.
     """
-    weights = [[shape.width, shape.depth, shape.is_in_layers] for shape in shapes]
+    weights = [[shape.width, shape.depth, shape.is_in_layers, shape.has_steps, str(shape.layout)] for shape in shapes]
     about = {"machine": machine(), "weighed_by": weighed_by(), "weights": weights}
     name = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:16]
     path = folder / f"products-{name}.json"

@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 
 from kernels.choice.weighing import Times, WeightShape
+from kernels.grouped_linear import GroupedLinear
+from kernels.grouped_weight import filled
 from kernels.packed_linear import PackedLinear, Product
 
 _ELEMENTS = 2**19
@@ -62,8 +64,7 @@ class _Timed:
     def __init__(self, shape: WeightShape, products: Iterable[Product], clock: Callable[[], float]) -> None:
         self._clock = clock
         width = min(shape.width, max(96, _ELEMENTS // shape.depth // 48 * 48))
-        weight = torch.full((width, shape.depth), _FILL, dtype=torch.bfloat16)
-        self._layers = {product: PackedLinear(weight, None, product=product) for product in products}
+        self._layers = {product: _layer(shape, width, product) for product in products}
         self._x = {
             rows: torch.full((min(rows, _PROMPT_ROWS), shape.depth), _FILL, dtype=torch.bfloat16)
             for rows in shape.shares
@@ -74,7 +75,7 @@ class _Timed:
 
     def run(self, end: float) -> dict[Product, Times]:
         for layer in self._layers.values():  # first touch of the memory
-            layer(self._x[1])
+            layer(next(iter(self._x.values())))
         for turn in range(_TURNS):
             if turn >= _FEWEST_TURNS and self._clock() > end:
                 break
@@ -98,7 +99,14 @@ class _Timed:
                 del self._layers[product]
 
 
-def _seconds(layer: PackedLinear, x: Tensor, clock: Callable[[], float]) -> float:
+def _layer(shape: WeightShape, width: int, product: Product) -> PackedLinear | GroupedLinear:
+    if shape.layout is None:
+        weight = torch.full((width, shape.depth), _FILL, dtype=torch.bfloat16)
+        return PackedLinear(weight, None, product=product)
+    return GroupedLinear(filled(shape.layout, (width, shape.depth)), None, dtype=torch.bfloat16, product=product)
+
+
+def _seconds(layer: PackedLinear | GroupedLinear, x: Tensor, clock: Callable[[], float]) -> float:
     start = clock()
     layer(x)
     return clock() - start

@@ -8,8 +8,9 @@ weighted by its share of that time. Only a clearly faster product is chosen, so 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from kernels.grouped_weight import Layout
 from kernels.packed_linear import Product
 
 DECODE_SHARES = {1: 0.15, 8: 0.25, 32: 0.25}
@@ -31,10 +32,21 @@ class WeightShape:
     count: int
     is_in_layers: bool
     """Whether all tokens of a prompt pass through them."""
+    layout: Layout | None = None
+    """How they stay packed; None if they are stored whole."""
+    has_steps: bool = True
+    """Whether they also multiply the few rows of a decode step; an encoder's multiply whole texts only."""
+
+    @property
+    def whole(self) -> WeightShape:
+        """The same weights, stored whole."""
+        return replace(self, layout=None)
 
     @property
     def shares(self) -> dict[int, float]:
         """The share of time of each number of rows."""
+        if not self.has_steps:
+            return PROMPT_SHARES
         return DECODE_SHARES | PROMPT_SHARES if self.is_in_layers else DECODE_SHARES
 
 

@@ -6,17 +6,13 @@ for each of these, at up to 10 µs each for a decode batch; README.md has the ti
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import numpy as np
 import torch
-from numba import types
-from numba.core import cgutils
-from numba.extending import intrinsic
 from torch import Tensor
 
-from kernels.cpu.runtime import vectors as v
+from kernels.cpu.row_sums import sum_of_squares
 from kernels.cpu.runtime.block import NUM_TASKS, Block
 from kernels.cpu.runtime.launch import CpuKernel, keep
 from kernels.cpu.runtime.memory import (
@@ -31,61 +27,17 @@ from kernels.cpu.runtime.memory import (
     store,
 )
 
-_PARALLEL_FROM = 32_768  # elements; below, starting the second thread costs more than it saves
+PARALLEL_FROM = 32_768  # elements; below, starting the second thread costs more than it saves
 DTYPES = (torch.float32, torch.bfloat16)
-_SUM_VECTORS = 4  # so that a sum does not wait for the one before it
 _LOG2_E = np.float32(1.4426950408889634)
 
 
-def _rows_per_task(rows: int, row_length: int) -> int:
+def rows_per_task(rows: int, row_length: int) -> int:
     """Choose rows per task so that a task is worth its atomic increment and each thread still gets several."""
     return max(1, min(8192 // max(row_length, 1), -(-rows // 8)))
 
 
 # RMSNorm ----------------------------------------------------------------------------------------------------------
-
-
-@intrinsic
-def _square_sum(typing_context: Any, x: Any, start: Any, dim: Any) -> Any:
-    """Return the sum of squares of x[start] to x[start + dim - 1]: in 64 partial sums, whatever the CPU's vectors."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return _SquareSum(builder, arguments[0], arguments[1], x.dtype == types.uint16).emit(arguments[2])
-
-    return types.float32(x, types.int64, types.int64), generate
-
-
-class _SquareSum:
-    """Write the code of `_square_sum`: four vectors of sums, and the last up to 63 squares in the first of them."""
-
-    def __init__(self, builder: Any, x: Any, start: Any, is_bfloat16: bool) -> None:
-        self.builder, self.x, self.start, self.is_bfloat16 = builder, x, start, is_bfloat16
-        self.totals = [cgutils.alloca_once(builder, v.FLOATS) for _ in range(_SUM_VECTORS)]
-
-    def emit(self, dim: Any) -> Any:
-        builder, step = self.builder, v.I64(_SUM_VECTORS * v.LANES)
-        for total in self.totals:
-            builder.store(v.zeros(), total)
-        whole = builder.sdiv(dim, step)
-        with cgutils.for_range(builder, whole) as loop:
-            self._add(builder.mul(loop.index, step), self.totals)
-        done, lanes = builder.mul(whole, step), v.I64(v.LANES)
-        rest = builder.sub(dim, done)
-        with cgutils.for_range(builder, builder.sdiv(rest, lanes)) as loop:
-            self._add(builder.add(done, builder.mul(loop.index, lanes)), self.totals[:1])
-        last = builder.srem(rest, lanes)
-        with builder.if_then(builder.icmp_signed(">", last, v.I64(0))):
-            self._add(builder.sub(dim, last), self.totals[:1], width=last)
-        first, *others = (builder.load(total) for total in self.totals)
-        return v.sum_of_lanes(builder, functools.reduce(builder.fadd, others, first))
-
-    def _add(self, index: Any, totals: list[Any], width: Any = None) -> None:
-        """Add the squares of a vector for each of `totals`, from an element on; with `width`, of so many lanes."""
-        for vector, total in enumerate(totals):
-            at = self.builder.add(self.start, self.builder.add(index, v.I64(vector * v.LANES)))
-            numbers = v.load_floats(self.builder, self.x, at, self.is_bfloat16, width)
-            added = v.multiply_add(self.builder, numbers, numbers, self.builder.load(total))
-            self.builder.store(added, total)
 
 
 _RMS_BLOCK = Block("x* weight* out* rows inner row_stride inner_stride dim per_task eps:f64")
@@ -104,7 +56,7 @@ def _rms_rows(p: Any, x: Any) -> None:
             break
         for row in range(task * per_task, min((task + 1) * per_task, rows)):
             start = (row // inner) * row_stride + (row % inner) * inner_stride
-            scale = np.float32(1.0) / np.sqrt(_square_sum(x, start, dim) / np.float32(dim) + eps)
+            scale = np.float32(1.0) / np.sqrt(sum_of_squares(x, start, dim, np.float32(0.0)) / np.float32(dim) + eps)
             for i in range(dim):
                 store(out, row * dim + i, load(x, start + i) * scale * load(weight, i))
 
@@ -129,11 +81,11 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     dim = x.shape[-1]
     inner, inner_stride = (x.shape[1], x.stride(1)) if x.dim() == 3 else (1, 0)
     rows = x.shape[0] * inner
-    per_task = _rows_per_task(rows, dim)
+    per_task = rows_per_task(rows, dim)
     _RMS_NORM[x.dtype](
         -(-rows // per_task),
         (x.data_ptr(), weight.data_ptr(), out.data_ptr(), rows, inner, x.stride(0), inner_stride, dim, per_task, eps),
-        parallel=rows * dim >= _PARALLEL_FROM,
+        parallel=rows * dim >= PARALLEL_FROM,
     )
     return out
 
@@ -162,7 +114,9 @@ def _add_rms_rows(p: Any, x: Any) -> None:
             for i in range(dim):
                 added = load(x, row * x_stride + i) + load(residual, row * residual_stride + i)
                 store(total, row * dim + i, added)
-            scale = np.float32(1.0) / np.sqrt(_square_sum(total, row * dim, dim) / np.float32(dim) + eps)
+            scale = np.float32(1.0) / np.sqrt(
+                sum_of_squares(total, row * dim, dim, np.float32(0.0)) / np.float32(dim) + eps
+            )
             for i in range(dim):
                 store(normed, row * dim + i, load(total, row * dim + i) * scale * load(weight, i))
 
@@ -185,12 +139,12 @@ def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tup
     """Run `add_rms_norm` for 2-D tensors, only the last axis contiguous."""
     rows, dim = x.shape
     normed, total = keep(torch.empty((rows, dim), dtype=x.dtype)), keep(torch.empty((rows, dim), dtype=x.dtype))
-    per_task = _rows_per_task(rows, dim)
+    per_task = rows_per_task(rows, dim)
     words = (
         x.data_ptr(), residual.data_ptr(), weight.data_ptr(), normed.data_ptr(), total.data_ptr(),
         rows, x.stride(0), residual.stride(0), dim, per_task, eps,
     )  # fmt: skip
-    _ADD_RMS_NORM[x.dtype](-(-rows // per_task), words, parallel=rows * dim >= _PARALLEL_FROM)
+    _ADD_RMS_NORM[x.dtype](-(-rows // per_task), words, parallel=rows * dim >= PARALLEL_FROM)
     return normed, total
 
 
@@ -234,10 +188,10 @@ def silu_mul(gate_up: Tensor) -> Tensor:
     """Run `silu_mul` for a 2-D tensor, only the last axis contiguous."""
     rows, width = gate_up.shape[0], gate_up.shape[1] // 2
     out = keep(torch.empty((rows, width), dtype=gate_up.dtype))
-    per_task = _rows_per_task(rows, 2 * width)
+    per_task = rows_per_task(rows, 2 * width)
     _SILU_MUL[gate_up.dtype](
         -(-rows // per_task),
         (gate_up.data_ptr(), out.data_ptr(), rows, gate_up.stride(0), width, per_task),
-        parallel=rows * width >= _PARALLEL_FROM // 2,
+        parallel=rows * width >= PARALLEL_FROM // 2,
     )
     return out

@@ -158,7 +158,7 @@ def edited(model: TinyModel, tmp_path: Path, **changes: Any) -> Path:
         ({"model_type": "gpt2"}, "gpt2"),
         ({"hidden_act": "gelu"}, "hidden_act"),
         ({"architectures": ["LlamaForSequenceClassification"]}, "LlamaForSequenceClassification"),
-        ({"quantization_config": {"quant_method": "awq", "bits": 4}}, "quantiz"),
+        ({"quantization_config": {"quant_method": "bitsandbytes"}}, "quantiz"),
         (
             {
                 "rope_parameters": {

@@ -24,7 +24,8 @@ PRODUCTS = [
     (product, dtype)
     for product in Product
     for dtype in TOLERANCE
-    if dtype == torch.bfloat16 or not product.unit or (product, dtype) == (Product.MULTIPLY_ADDS, torch.float32)
+    if product is not Product.INT8
+    and (dtype == torch.bfloat16 or not product.unit or (product, dtype) == (Product.MULTIPLY_ADDS, torch.float32))
 ]
 
 
@@ -59,6 +60,11 @@ def test_the_first_product_is_used_unasked_and_every_one_is_there(dtype: torch.d
     products = list(products_for(dtype))
     assert best_product(dtype) is products[0] is PackedLinear(torch.randn(4, 8).to(dtype), None).product
     assert all(can_multiply(product, dtype) for product in products)
+
+
+def test_a_whole_weight_is_not_multiplied_as_whole_numbers() -> None:
+    with pytest.raises(KernelInputError, match="int8"):
+        PackedLinear(torch.randn(4, 32), None, product=Product.INT8)
 
 
 def test_where_packing_is_impossible_the_plain_product_is_used(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,7 @@ from kernels.paged import AttentionRule, LayerCache, PagedStep
 _TILE_ROWS = 96  # query rows (tokens × heads of a group) that share one pass over the keys
 _TILE_DECODES = 8  # sequences with one query each that share one pass over their keys
 _TASKS_PER_THREAD = 16  # at least this many decode tiles, so that no thread waits long for the last
-_UNBOUNDED = 1 << 40  # a window longer than any context
+_UNBOUNDED = 1 << 40  # tokens, more than any context has
 _PARALLEL_FROM = 200_000  # multiply-adds; below, starting the second thread costs more than it saves
 
 DTYPES = (torch.float32, torch.bfloat16)
@@ -58,7 +58,7 @@ def paged_attention(query: Tensor, cache: LayerCache, step: PagedStep, rule: Att
         cache.keys.data_ptr(), cache.values.data_ptr(), num_blocks, kv_heads, block_size, dim, group_size(cache.keys),
         step.block_tables.data_ptr(), step.block_tables.stride(0),
         step.query_start.data_ptr(), step.context_lens.data_ptr(), num_seqs, num_decodes,
-        rule.scale, _UNBOUNDED if rule.window is None else rule.window,
+        rule.scale, *(_UNBOUNDED if reach is None else reach for reach in (rule.window, rule.ahead)),
         rule.soft_cap or 0.0, 0 if sinks is None else sinks.data_ptr(),
         group, tokens_per_tile, together,
     )  # fmt: skip

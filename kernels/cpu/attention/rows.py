@@ -193,7 +193,7 @@ def _fold_turn(p: Any, pointers: Any, place: Any, rounds: Any, scratch: Any) -> 
     for token in range(0, last - first, together):
         count = min(last - first - token, together)
         low = max(first_key(p, position + token) - start, 0)
-        high = min(position + token + count, stop) - start
+        high = min(position + token + count + p[AT.ahead], stop) - start
         if low >= high:
             continue
         for part in range(parts):
@@ -225,7 +225,7 @@ def _fold_rows(p: Any, pointers: Any, run: Any, span: Any, scratch: Any) -> None
     for row in range(rows):
         own = position + (first + row) // group
         spans[2 * row] = max(own + 1 - window, low)
-        spans[2 * row + 1] = max(min(own + 1, high), spans[2 * row])
+        spans[2 * row + 1] = max(min(own + 1 + p[AT.ahead], high), spans[2 * row])
         if soft_cap > 0.0:
             seen, own_scores = (begin * LANES, end * LANES), element(scores, row * ROUND_KEYS)
             cap_scores(own_scores, seen, np.float32(scale / soft_cap), np.float32(soft_cap))

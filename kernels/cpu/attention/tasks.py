@@ -93,10 +93,16 @@ def first_key(p: Any, position: int) -> int:
 
 
 @jit
+def end_of_keys(p: Any, sequence: int, end: int) -> int:
+    """Return the last key + 1 that tokens up to the position `end` - 1 see."""
+    return min(end + p[AT.ahead], np.int64(int32_at(p[AT.context_lens])[sequence]))
+
+
+@jit
 def _keys_of(p: Any, tile: Any, member: int) -> Any:
     """Return the keys that a member sees, from the start of a group to the last + 1."""
-    _, first, last, position = member_of(p, tile, member)
-    return first_key(p, position) // LANES * LANES, position + last - first
+    sequence, first, last, position = member_of(p, tile, member)
+    return first_key(p, position) // LANES * LANES, end_of_keys(p, sequence, position + last - first)
 
 
 @jit

@@ -24,7 +24,7 @@ from kernels.cpu.runtime.block import NUM_TASKS, Block
 from kernels.cpu.runtime.launch import CpuKernel, keep
 from kernels.cpu.runtime.memory import fetch_add, jit_once
 
-_PARALLEL_FROM = 65_536  # weight elements (× rows / 8 if more); below, starting the second thread costs more
+PARALLEL_FROM = 65_536  # weight elements (× rows / 8 if more); below, starting the second thread costs more
 _MIN_RUN = 32  # minimum rows of a task, if rows are divided at all
 
 
@@ -84,7 +84,7 @@ _KERNELS = {
     (Unit.MULTIPLY_ADDS, torch.float32): CpuKernel(_of_float32, _BLOCK),
 }
 _IS_THERE = {Unit.DOTS: dots.is_there, Unit.MULTIPLY_ADDS: sums.is_there, Unit.TILES: tiles.is_there}
-_ROWS_AT_ONCE = {Unit.DOTS: dots.MAX_ROWS, Unit.MULTIPLY_ADDS: 8, Unit.TILES: tiles.MAX_ROWS}
+ROWS_AT_ONCE = {Unit.DOTS: dots.MAX_ROWS, Unit.MULTIPLY_ADDS: 8, Unit.TILES: tiles.MAX_ROWS}
 
 
 @functools.cache
@@ -113,17 +113,17 @@ def linear(
     x = x if x.stride(-1) == 1 else x.contiguous()
     rows, depth = x.shape
     out = keep(torch.empty((rows, width), dtype=dtype or x.dtype))
-    run = _rows_per_task(rows, packed.shape[0], _ROWS_AT_ONCE[unit])
+    run = rows_per_task(rows, packed.shape[0], ROWS_AT_ONCE[unit])
     words = (
         x.data_ptr(), packed.data_ptr(), bias.data_ptr(), out.data_ptr(),
         rows, x.stride(0), depth, width, run, out.itemsize, packed.stride(0) * packed.itemsize,
     )  # fmt: skip
-    is_parallel = width * depth * max(rows, 8) >= _PARALLEL_FROM * 8
+    is_parallel = width * depth * max(rows, 8) >= PARALLEL_FROM * 8
     _KERNELS[unit, x.dtype](packed.shape[0] * -(-rows // run), words, parallel=is_parallel)
     return out
 
 
-def _rows_per_task(rows: int, panels: int, at_once: int) -> int:
+def rows_per_task(rows: int, panels: int, at_once: int) -> int:
     """Keep a panel's rows together, so that it is read once, unless that leaves a thread fewer than four tasks.
 
     A multiple of `at_once`, the rows that a unit multiplies at a time.

@@ -12,7 +12,7 @@ from kernels.cpu.gemm.panels import PANEL_COLUMNS
 from kernels.cpu.runtime import vectors as v
 from kernels.cpu.runtime.amx import room
 
-_ROUNDED_UP, _QUIET_NAN, _INFINITY = 0x7FFF, 0x7FC0, 0x7F800000
+_ROUNDED_UP, _QUIET_NAN, _INFINITY = 0x7FFF, 0x7FC00000, 0x7F800000
 
 
 SUMS_BYTES = 4 * PANEL_COLUMNS
@@ -67,14 +67,21 @@ class RowsOut:
 
 def to_bfloat16(builder: Any, floats: Any) -> Any:
     """Round floats to the bits of bf16, to nearest even, on any CPU; subnormal numbers and NaN are kept."""
+    words = rounded_words(builder, floats)
+    halves = ir.VectorType(v.I16, floats.type.count)
+    return builder.trunc(builder.lshr(words, ir.Constant(words.type, [16] * floats.type.count)), halves)
+
+
+def rounded_words(builder: Any, floats: Any) -> Any:
+    """Round floats like `to_bfloat16`, and return words whose upper halves are the bits of bf16."""
     lanes = floats.type.count
-    words, halves = ir.VectorType(v.I32, lanes), ir.VectorType(v.I16, lanes)
+    words = ir.VectorType(v.I32, lanes)
 
     def every(number: int) -> Any:
         return ir.Constant(words, [number] * lanes)
 
     bits = builder.bitcast(floats, words)
     is_odd = builder.and_(builder.lshr(bits, every(16)), every(1))
-    rounded = builder.lshr(builder.add(builder.add(bits, every(_ROUNDED_UP)), is_odd), every(16))
+    rounded = builder.add(builder.add(bits, every(_ROUNDED_UP)), is_odd)
     is_nan = builder.icmp_unsigned(">", builder.and_(bits, every(0x7FFFFFFF)), every(_INFINITY))
-    return builder.trunc(builder.select(is_nan, every(_QUIET_NAN), rounded), halves)
+    return builder.select(is_nan, every(_QUIET_NAN), rounded)

@@ -18,6 +18,8 @@ from numba import types
 from kernels.cpu.runtime.memory import FASTMATH
 
 _CPU_FOLDER = Path(__file__).resolve().parents[1]
+_BESIDE = ("grouped_linear.py", "grouped_weight.py", "packed_linear.py")
+"""Files beside the package that kernels, or the choice between them, are made of."""
 SIGNATURE = types.void(types.CPointer(types.int64))
 COMPILE_OPTIONS = {"fastmath": FASTMATH, "error_model": "numpy"}
 _compile_lock = threading.Lock()
@@ -32,7 +34,7 @@ def compile_cached(function: Callable[[Any], None]) -> Any:
     """Compile a kernel, or load it from the disk cache.
 
     numba keys its cache by the entry function's file alone; the directory carries a digest of all files of this
-    package, so that a change in an inlined function is never missed.
+    package and of those beside it that they use, so that a change in an inlined function is never missed.
     """
     directory = cache_directory()
     if directory is None:
@@ -99,6 +101,7 @@ def _cache_bases() -> list[Path]:
 
 def _package_digest() -> str:
     digest = hashlib.sha256()
-    for path in sorted(_CPU_FOLDER.rglob("*.py")):
+    beside = (_CPU_FOLDER.parent / name for name in _BESIDE)
+    for path in (*sorted(_CPU_FOLDER.rglob("*.py")), *beside):
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]

@@ -73,7 +73,11 @@ def can_run() -> bool:
 
 
 class CpuProgram:
-    """The calls of several layers in one table. Must not be used from two threads at once."""
+    """The calls of several layers in one table.
+
+    Must not be used from two threads at once, nor while another program that was recorded on the same thread runs: both
+    have that thread's scratch memory.
+    """
 
     def __init__(self, num_layers: int) -> None:
         self._num_layers = num_layers
@@ -91,16 +95,16 @@ class CpuProgram:
         """Place a recording for each of `layers`, which are alike; the first of them is the recorded one.
 
         `own` `[num_layers, addresses]` holds every layer's own addresses: a recorded address that is one of the first
-        layer's becomes that layer's. `renamed` maps addresses to replace everywhere. All recordings of a program have
-        the same number of calls.
+        layer's becomes that layer's. `renamed` maps addresses to replace everywhere. The recording with the most calls
+        is placed first.
         """
         num_stages = len(recording.calls)
-        if self._table.shape[1] != num_stages:
+        if self._table.shape[1] < num_stages:
             self._table = _aligned_words(self._num_layers, num_stages)
         self._is_parallel = any(call.parallel for call in recording.calls)
         compile_all(call.kernel for call in recording.calls)
         columns = {address: column for column, address in enumerate(own[layers[0]].tolist()) if address}
-        stages = np.zeros((num_stages, _STAGE_WORDS), dtype=np.int64)
+        stages = np.zeros((self._table.shape[1], _STAGE_WORDS), dtype=np.int64)  # those left over have no tasks
         places, sources = [], []
         for stage, call in enumerate(recording.calls):
             assert len(call.words) <= _STAGE_WORDS - _BLOCK - FIRST_WORD

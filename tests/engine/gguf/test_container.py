@@ -170,7 +170,7 @@ def test_other_versions_are_refused_by_name(version: int, said: str, tmp_path: P
     assert said in refusal(written.to(tmp_path / "x.gguf"), UnsupportedModelError)
 
 
-@pytest.mark.parametrize("kind", ["Q2_K", "IQ4_XS", "F64", "TQ1_0", "MXFP4", "NVFP4", "Q1_0", "Q2_0"])
+@pytest.mark.parametrize("kind", ["Q2_K", "IQ4_XS", "F64", "TQ1_0", "NVFP4", "Q1_0", "Q2_0"])
 def test_a_type_that_is_not_read_is_refused_by_name(kind: str, tmp_path: Path) -> None:
     written = whole()
     written.tensors["one"].kind = kind

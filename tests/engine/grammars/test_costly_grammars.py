@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from engine.grammars import grammar
 from engine.grammars.grammar import FIRST_STEP_FUEL, GrammarTokens, MaskFiller
 from engine.grammars.matcher import MAX_FIRST_BYTES
 from engine.llm import LLM
@@ -84,6 +85,45 @@ def test_a_line_goes_on_with_a_long_text_token_by_token(llm: LLM) -> None:
     assert (output.finish_reason, output.error, len(output.token_ids)) == ("length", None, 9)
     assert re.fullmatch("[ab]a+", output.text)
     assert other.outputs[0].text == "yes"
+
+
+@pytest.fixture
+def unforced(tokens: GrammarTokens, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return a list that grows with every form without forced tokens that is compiled."""
+    compiled: list[str] = []
+    compile_unforced = tokens._unforced
+
+    def counted(source: str) -> Any:
+        compiled.append(source)
+        return compile_unforced(source)
+
+    monkeypatch.setattr(tokens, "_unforced", counted)
+    return compiled
+
+
+def test_the_form_without_forced_tokens_is_compiled_once_and_when_it_is_needed(
+    tokens: GrammarTokens, unforced: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grammar, "MAX_STALL_SECONDS", 1e9)
+    matcher = tokens.compile(StructuredOutput(regex="[ab]+"))
+    copies = [matcher.copy(), matcher.copy(), matcher.copy().copy()]
+    assert unforced == []
+    for copy in copies:
+        assert copy.accept(*token_ids(tokens, "a"))
+        assert copy.fall_back()
+        assert not copy.fall_back()
+        assert copy.accept(*token_ids(tokens, "b"))
+    assert len(unforced) == 1
+
+
+def test_a_grammar_that_takes_long_gets_both_forms_before_it_starts(
+    tokens: GrammarTokens, unforced: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grammar, "MAX_STALL_SECONDS", -1.0)
+    matcher = tokens.compile(StructuredOutput(regex="[ab]+"))
+    assert len(unforced) == 1
+    assert matcher.copy().fall_back()
+    assert len(unforced) == 1
 
 
 def test_a_pattern_that_needs_more_work_at_a_token_is_kept(tokens: GrammarTokens) -> None:

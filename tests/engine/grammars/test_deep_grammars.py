@@ -34,7 +34,7 @@ from jobs.lines.body_checks import BodyError
 from workers.structure import Asker, check_structure
 
 tokens = GrammarTokens(Path(sys.argv[1]), vocab_size=1024, eos_token_ids=(2,))
-compiler = GrammarCompiler(tokens, timeout_seconds=60.0)
+compiler = GrammarCompiler(tokens, timeout_seconds=240.0)
 filler = MaskFiller()
 for name, fields in json.load(sys.stdin).items():
     structured = StructuredOutput(**fields)

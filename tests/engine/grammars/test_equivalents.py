@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from engine.errors import InvalidRequestError
 from engine.grammars import grammar, meaning
-from engine.grammars.equivalents import with_equivalents
+from engine.grammars.equivalents import clear_references, with_equivalents
 from engine.grammars.grammar import check_grammar
 from engine.grammars.json_schema import NARROWED
 from engine.grammars.limits import MAX_CHARACTERS
@@ -269,3 +269,58 @@ def test_whole_numbers_stay_out_of_exclusive_bounds(schema: dict[str, Any], wron
 def test_all_of_that_is_no_list_is_refused(schema: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequestError, match="The JSON schema cannot be used"):
         check_grammar(StructuredOutput(json={**schema, "allOf": 5}, one_of_as_any_of=True))
+
+
+def _chain(beside: dict[str, Any], **root: Any) -> dict[str, Any]:
+    """Return the schema of a chain whose reference to itself has keywords beside it."""
+    node = {"type": "object", "properties": {"next": {"$ref": "#/definitions/node", **beside}}}
+    return {**root, "definitions": {"node": node}, "$ref": "#/definitions/node"}
+
+
+DRAFT_7 = "http://json-schema.org/draft-07/schema#"
+
+
+@pytest.mark.parametrize(
+    ("schema", "is_kept"),
+    [
+        (_chain({"description": "the following one", "title": "Next"}), True),
+        (_chain({"minProperties": 1}, **{"$schema": DRAFT_7}), True),
+        (_chain({"minProperties": 1}), False),
+    ],
+)
+def test_a_schema_may_lead_to_itself_beside_what_constrains_nothing(schema: dict[str, Any], is_kept: bool) -> None:
+    structured = StructuredOutput(json=schema)
+    if is_kept:
+        check_grammar(structured)
+        cleared = copy.deepcopy(schema)
+        assert clear_references(cleared)
+        assert all(is_valid(schema, value) == is_valid(cleared, value) for value in CHAINS)
+    else:
+        with pytest.raises(InvalidRequestError, match="circular"):
+            check_grammar(structured)
+
+
+CHAINS: list[Any] = [{}, {"next": {}}, {"next": {"next": {}}}, {"next": 1}, {"next": {"next": []}}, None]
+
+
+def test_what_stands_beside_a_reference_holds_where_it_can() -> None:
+    """Older drafts ignore it; the form without it is only tried when the others are refused."""
+    beside = {"$schema": DRAFT_7, "definitions": {"a": {"type": "object"}}, "not": {"const": 1}}
+    schema = {**beside, "properties": {"a": {"$ref": "#/definitions/a", "minProperties": 1}}}
+    forms = list(grammar._schemas(json.dumps(schema), one_of_as_any_of=False))
+    kept = [json.dumps(form).count("minProperties") for form in forms]
+    assert kept == [1, 1, 0]
+
+
+def is_valid(schema: Any, value: Any) -> bool:
+    return jsonschema_rs.validator_for(schema).is_valid(value)
+
+
+@pytest.mark.parametrize(
+    "keyword", [f"{bound}{of}" for bound in ("min", "max") for of in ("Items", "Length", "Properties")]
+)
+def test_a_count_may_be_written_as_a_decimal(keyword: str) -> None:
+    check_grammar(StructuredOutput(json={keyword: 2.0}))
+    assert grammar.kept_schema(json.dumps({keyword: 2.0}), one_of_as_any_of=False) == {keyword: 2}
+    with pytest.raises(InvalidRequestError, match=keyword):
+        check_grammar(StructuredOutput(json={keyword: 2.5}))

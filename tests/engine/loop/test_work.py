@@ -22,7 +22,9 @@ from tests.engine.builders import new_request
 from tests.engine.simulated_engine import SimulatedEngine
 from tests.engine.tiny_models import TinyModels
 
-SIZES = ModelSizes(num_layer_weights=1000, num_head_weights=500, attention_width=16)
+SIZES = ModelSizes(
+    num_layer_weights=1000, num_head_weights=500, num_layer_bytes=2000, num_head_bytes=750, attention_width=16
+)
 
 
 def plan_of(starts: list[int], counts: list[int], num_sampled: list[int]) -> StepPlan:
@@ -30,22 +32,22 @@ def plan_of(starts: list[int], counts: list[int], num_sampled: list[int]) -> Ste
 
 
 def test_a_decode_step_reads_all_weights_and_every_context() -> None:
-    work = WorkCounter(SIZES, weight_bytes=2, kv_bytes_per_token=10)
+    work = WorkCounter(SIZES, kv_bytes_per_token=10)
     work.observe(plan_of([9, 19], [1, 1], [1, 1]))
     assert work.counters.num_operations == 2 * 1000 * 2 + 2 * 500 * 2 + 4 * 16 * (10 + 20)
-    assert work.counters.num_read_bytes == 2 * 1500 + 10 * 30
+    assert work.counters.num_read_bytes == 2000 + 750 + 10 * 30
     assert work.counters.num_written_bytes == 10 * 2
 
 
 def test_a_chunk_in_the_middle_of_a_prompt_reads_no_output_matrix() -> None:
-    work = WorkCounter(SIZES, weight_bytes=2, kv_bytes_per_token=10)
+    work = WorkCounter(SIZES, kv_bytes_per_token=10)
     work.observe(plan_of([4], [3], [0]))
     assert work.counters.num_operations == 2 * 1000 * 3 + 4 * 16 * (5 + 6 + 7)
-    assert work.counters.num_read_bytes == 2 * 1000 + 10 * 7
+    assert work.counters.num_read_bytes == 2000 + 10 * 7
 
 
 def test_more_work_than_the_largest_integer_of_a_message_is_counted_on() -> None:
-    work = WorkCounter(replace(SIZES, num_layer_weights=2**63), weight_bytes=2, kv_bytes_per_token=2**60)
+    work = WorkCounter(replace(SIZES, num_layer_weights=2**63, num_layer_bytes=2**64), kv_bytes_per_token=2**60)
     for _ in range(2):
         work.observe(plan_of([9], [9], [1]))
     assert all(isinstance(number, float) and number > 2**64 for number in astuple(work.counters))

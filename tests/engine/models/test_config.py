@@ -6,7 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
+from huggingface_hub import errors
 
 from engine.build import build_engine
 from engine.config import EngineConfig, LoadFormat
@@ -16,6 +18,10 @@ from engine.models.paths import resolve_model_path
 from tests.engine.tiny_models import TINY
 
 VOCAB_SIZE = TINY["vocab_size"]
+
+
+def response(status: int) -> httpx2.Response:
+    return httpx2.Response(status, request=httpx2.Request("GET", "http://hub"))
 
 
 def eos_token_ids(path: Path, *, config: Any, generation: Any = None) -> tuple[int, ...]:
@@ -194,3 +200,29 @@ def test_a_folder_may_have_an_at_sign_in_its_name(tmp_path: Path) -> None:
     folder.mkdir()
     (folder / "config.json").write_text("{}")
     assert resolve_model_path(str(folder)) == folder
+
+
+@pytest.mark.parametrize(
+    ("error", "advice"),
+    [
+        (errors.LocalEntryNotFoundError("no network"), "copy the model's folder"),
+        (errors.GatedRepoError("401", response=response(401)), "Accept its terms"),
+        (errors.RevisionNotFoundError("404", response=response(404)), "branch, tag or commit"),
+        (errors.RepositoryNotFoundError("404", response=response(404)), "HF_TOKEN"),
+        (OSError("disk full. "), "disk full"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_model_that_the_hub_does_not_give_is_one_sentence_with_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, advice: str
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", refuse)
+    with pytest.raises(ModelLoadError) as caught:
+        resolve_model_path("org/none@v1")
+    message = str(caught.value)
+    assert message.startswith("org/none at v1 ")
+    assert advice in message
+    assert (message[-1], message[-2] == ".", "\n" in message) == (".", False, False)

@@ -10,15 +10,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from engine.models import decoder as decoder_module
+from engine.models import layer_weights
 from engine.models.config import ModelConfig, load_model_config
 from engine.models.decoder import Decoder
-from engine.models.step_model import KvCache, StepTensors
+from engine.models.step_model import StepTensors
 from kernels.choice.products import ProductChoice
 from kernels.cpu.runtime.program import can_run
 from kernels.errors import KernelInputError
 from kernels.packed_linear import Product, can_multiply, products_for
-from kernels.paged import LayerCache, PagedStep
+from kernels.paged import PagedStep
+from tests.engine.models.layer_runs import BLOCK_SIZE, cache_of, mixed_step, run
 from tests.engine.tiny_models import VARIANTS, save_tiny
 
 UNITS = [product for product in products_for(torch.bfloat16) if product.unit]
@@ -28,54 +29,12 @@ pytestmark = [
     pytest.mark.skipif(not (UNITS and can_run()), reason="this CPU or system runs the layers of a decoder one by one"),
 ]
 
-BLOCK_SIZE = 4
-
 
 def decoder_of(name: str, path: Path, dtype: torch.dtype = torch.bfloat16) -> Decoder:
     save_tiny(path, VARIANTS[name])
     config = load_model_config(str(path))
     assert isinstance(config, ModelConfig)
     return Decoder(config, dtype=dtype, device=torch.device("cpu"), max_positions=64)
-
-
-def mixed_step() -> StepTensors:
-    """A prefill of 13 tokens, a decode at position 9, a row that writes nothing."""
-    positions = [*range(13), 9, 0]
-    slots = [*range(BLOCK_SIZE, BLOCK_SIZE + 13), 5 * BLOCK_SIZE + 9, -1]
-    return StepTensors(
-        token_ids=torch.arange(15) * 7 % 256,
-        paged=PagedStep(
-            block_tables=torch.tensor([[1, 2, 3, 4], [5, 6, 7, 0], [0, 0, 0, 0]], dtype=torch.int32),
-            query_start=torch.tensor([0, 13, 14, 15], dtype=torch.int32),
-            context_lens=torch.tensor([13, 10, 1], dtype=torch.int32),
-            slots=torch.tensor(slots),
-            positions=torch.tensor(positions),
-            max_query_len=13,
-            max_context_len=13,
-        ),
-    )
-
-
-def cache_of(decoder: Decoder, dtype: torch.dtype = torch.bfloat16) -> KvCache:
-    generator, config = torch.Generator().manual_seed(1), decoder.config
-    shape = (8, config.num_kv_heads, BLOCK_SIZE, config.head_dim)
-    return [
-        LayerCache(*(torch.randn(shape, generator=generator).to(dtype) for _ in range(2)))
-        for _ in range(config.num_layers)
-    ]
-
-
-@torch.inference_mode()
-def run(decoder: Decoder, cache: KvCache, *, at_once: bool) -> list[Tensor]:
-    """Return the two results, the logits and the caches after the step."""
-    kept = decoder._at_once
-    if not at_once:
-        decoder._at_once = None
-    try:
-        x, residual = decoder.forward(mixed_step(), cache)
-        return [x, residual, decoder.logits(x, residual), *(tensor for pair in cache for tensor in pair)]
-    finally:
-        decoder._at_once = kept
 
 
 @pytest.mark.parametrize(
@@ -170,7 +129,7 @@ def test_a_step_after_one_with_an_index_out_of_range_is_right(tmp_path: Path) ->
 def test_one_call_gives_the_bits_of_layer_by_layer_by_any_unit(
     product: Product, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(decoder_module, "choose_products", choice_of(product))
+    monkeypatch.setattr(layer_weights, "choose_products", choice_of(product))
     decoder = decoder_of("qwen3", tmp_path)
     assert decoder.products == f"{product} (unasked)"
     expected = run(decoder, cache_of(decoder), at_once=False)
@@ -183,7 +142,7 @@ def test_layers_that_one_product_of_torch_belongs_to_run_one_by_one(
 ) -> None:
     if not can_multiply(Product.ONEDNN, torch.bfloat16):
         pytest.skip("oneDNN has no bf16 products here")
-    monkeypatch.setattr(decoder_module, "choose_products", choice_of(Product.ONEDNN))
+    monkeypatch.setattr(layer_weights, "choose_products", choice_of(Product.ONEDNN))
     decoder = decoder_of("llama-tied-biased", tmp_path)
     assert decoder._at_once is None
     assert decoder.products == "onednn (unasked)"

@@ -18,8 +18,8 @@ from engine.config import ModelImpl
 from engine.errors import ModelLoadError, UnsupportedModelError
 from engine.loop.runner import load_model
 from engine.models.config import CheckpointConfig, ModelConfig, load_model_config
-from engine.models.dequantize import dequantize_fp8, dequantize_mxfp4
-from engine.models.quantization import Quantization, QuantMethod, Scaled
+from engine.quantized.floats import dequantize_fp8, dequantize_mxfp4
+from engine.quantized.quantization import Quantization, QuantMethod, Scaled
 from tests.engine.models.builders import build_family, check_run, engine_of_run
 from tests.engine.models.families import QUANTIZED, RUNS, SMALLEST_LEAD, Quantized
 from tests.engine.tiny_models import TinyModel, greedy
@@ -220,7 +220,7 @@ def test_our_own_decoder_takes_fp8_by_itself_and_leaves_mxfp4_to_transformers(wr
     config = load_model_config(str(written(BY_NAME["fp8-qwen3"]).path))
     assert isinstance(config, ModelConfig)
     scaled = Scaled(block=(128, 128), said_by="weight_block_size of config.json")
-    assert config.quantization == Quantization(method=QuantMethod.FP8, scaled=scaled)
+    assert config.quantization == Quantization(method=QuantMethod.FP8, stored=scaled)
     config = load_model_config(str(written(BY_NAME["mxfp4-gpt_oss"]).path))
     assert type(config) is CheckpointConfig
     assert config.quantization is not None
@@ -253,18 +253,18 @@ def test_random_weights_need_no_more_than_the_config_of_a_quantized_model(writte
 @pytest.mark.parametrize(
     ("quantization_config", "message"),
     [
-        ({"quant_method": "awq", "bits": 4}, "quantized with 'awq' .* dequantizes fp8, and mxfp4 of gpt_oss"),
-        ({"quant_method": "compressed-tensors"}, "quantized with 'compressed-tensors' .* dequantizes fp8, and mxfp4"),
-        ({"quant_method": ["fp8"]}, r"quantized with \['fp8'\] .* dequantizes fp8, and mxfp4"),
-        ({"quant_method": None}, "quantized with None .* dequantizes fp8, and mxfp4"),
-        ({"load_in_4bit": True}, "without a quant_method; .* dequantizes fp8, and mxfp4"),
+        ({"quant_method": "awq", "bits": 4}, "group_size None for awq; it must be a positive number, or -1"),
+        ({"quant_method": "compressed-tensors"}, "format None for compressed-tensors; the engine reads pack"),
+        ({"quant_method": ["fp8"]}, r"quantized with \['fp8'\] .* reads fp8, .* and mxfp4 of gpt_oss"),
+        ({"quant_method": None}, "quantized with None .* reads fp8, .* and mxfp4"),
+        ({"load_in_4bit": True}, "without a quant_method; .* reads fp8, .* and mxfp4"),
         ({}, "{} without a quant_method"),
         ({"quant_method": "mxfp4"}, "a llama quantized with 'mxfp4'; .* mxfp4 of gpt_oss"),
         ("fp8", "'fp8' without a quant_method"),
-        ({"quant_method": "fp8", "weight_block_size": 128}, "weight_block_size 128; it must be two positive numbers"),
-        ({"quant_method": "fp8", "weight_block_size": [128, 0]}, r"weight_block_size \[128, 0\]; it must be"),
-        ({"quant_method": "fp8", "weight_block_size": [128, 128, 1]}, r"weight_block_size \[128, 128, 1\]; it must"),
-        ({"quant_method": "fp8", "weight_block_size": [128.0, True]}, r"weight_block_size \[128.0, True\]; it must"),
+        ({"quant_method": "fp8", "weight_block_size": 128}, "weight_block_size 128 for fp8; it"),
+        ({"quant_method": "fp8", "weight_block_size": [128, 0]}, r"weight_block_size \[128, 0\] for fp8; it"),
+        ({"quant_method": "fp8", "weight_block_size": [128, 128, 1]}, r"weight_block_size \[128, 128, 1\] for fp8; it"),
+        ({"quant_method": "fp8", "weight_block_size": [128.0, True]}, r"weight_block_size \[128.0, True\] for fp8; it"),
     ],
 )
 @pytest.mark.parametrize("impl", ModelImpl)

@@ -224,7 +224,7 @@ def test_what_the_engine_lacks_is_named(model_type: str, settings: dict[str, Any
         ({"model_type": "nonesuch"}, "no causal language model"),
         ({"model_type": "t5"}, "no causal language model"),
         ({"architectures": ["GPT2ForSequenceClassification"]}, "GPT2ForSequenceClassification"),
-        ({"quantization_config": {"quant_method": "awq", "bits": 4}}, "quantized"),
+        ({"quantization_config": {"quant_method": "bitsandbytes"}}, "quantized"),
     ],
 )
 def test_a_config_that_cannot_be_run_is_refused_before_the_weights_load(

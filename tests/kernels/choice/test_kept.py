@@ -6,6 +6,7 @@ import json
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,13 @@ def test_other_weights_or_another_machine_have_a_choice_of_their_own(
     assert keep(tmp_path, SHAPES, choose(Product.ONEDNN)) == (choose(Product.ONEDNN)(), False)
     monkeypatch.undo()
     assert keep(tmp_path, SHAPES, never)[0] == choose(Product.DOTS)()
+
+
+def test_weights_of_an_encoder_have_a_choice_of_their_own(tmp_path: Path) -> None:
+    encoders = [replace(shape, has_steps=False) for shape in SHAPES]
+    own = dict.fromkeys(encoders, Product.TILES)
+    keep(tmp_path, SHAPES, choose(Product.DOTS))
+    assert keep(tmp_path, encoders, lambda: own) == (own, False)
 
 
 def test_a_release_that_weighs_otherwise_measures_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,8 @@ import torch
 
 from kernels.choice import products as module
 from kernels.choice.products import ProductChoice, choose_products
-from kernels.choice.weighing import WeightShape
+from kernels.choice.weighing import Times, WeightShape
+from kernels.grouped_weight import Layout
 from kernels.packed_linear import Product, best_product, can_multiply
 
 LAYER = WeightShape(width=1056, depth=512, count=2, is_in_layers=True)
@@ -59,6 +62,27 @@ def test_small_models_and_other_dtypes_take_what_is_used_unasked(folder: Path) -
 def test_where_there_is_no_folder_the_choice_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "cache_directory", lambda: None)
     assert choose_products([LAYER, HEAD], torch.bfloat16).origin == "measured"
+
+
+@pytest.mark.skipif(not can_multiply(Product.INT8, torch.bfloat16), reason="this CPU keeps no weight packed")
+def test_whole_numbers_are_not_timed_for_weights_of_two_scales_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    def quicker_later(
+        shapes: Sequence[WeightShape], products: Sequence[Product], *, seconds: float
+    ) -> dict[WeightShape, dict[Product, Times]]:
+        return {
+            shape: {product: dict.fromkeys(shape.shares, 0.5**at) for at, product in enumerate(products)}
+            for shape in shapes
+        }
+
+    monkeypatch.setattr(module, "cache_directory", lambda: None)
+    monkeypatch.setattr(module, "time_products", quicker_later)
+    one, two = (
+        replace(LAYER, count=4, layout=Layout(bits=8, scale_bytes=4, has_minima=False, scaled=scaled))
+        for scaled in (32, 16)
+    )
+    products = choose_products([one, two], torch.bfloat16).products
+    assert products[one] is Product.INT8
+    assert products[two].unit is not None
 
 
 def test_the_choice_is_named_in_a_line() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from kernels.choice.weighing import Times, WeightShape, relative, weigh
@@ -41,3 +43,10 @@ def test_decodes_and_prompts_count_by_their_shares_of_time() -> None:
 def test_an_output_matrix_is_not_weighed_by_prompts() -> None:
     assert chosen(times(1, 1), times(0.95, 0.1), shape=LAYER) is Product.DOTS
     assert chosen(times(1, 1), times(0.95, 0.1), shape=HEAD) is Product.TILES
+
+
+def test_an_encoders_weights_are_weighed_by_whole_texts_alone() -> None:
+    encoders = replace(LAYER, has_steps=False)
+    assert set(encoders.shares) == {1024}
+    assert chosen(times(1, 1), times(2, 0.5), shape=LAYER) is Product.TILES
+    assert chosen(times(1, 1), times(2, 0.5), shape=encoders) is Product.DOTS

@@ -11,12 +11,18 @@ import pytest
 import torch
 from torch import Tensor
 
+from kernels.activations import Activation, activate
 from kernels.best_token import best_tokens
 from kernels.cpu.gemm import host as gemm
 from kernels.cpu.gemm import panels
+from kernels.cpu.grouped import host as grouped
+from kernels.cpu.grouped import widened
+from kernels.cpu.grouped.panels import pack as pack_grouped
 from kernels.cpu.runtime.block import Block
 from kernels.cpu.runtime.launch import record
 from kernels.draw_from_logits import draw_from_logits
+from kernels.grouped_weight import Layout, filled
+from kernels.layer_norm import add_layer_norm, layer_norm
 from kernels.paged_attention import paged_attention
 from kernels.rms_norm import add_rms_norm, rms_norm
 from kernels.rope import rope
@@ -73,6 +79,18 @@ def test_row_ops_give_the_addresses_that_they_declare() -> None:
     assert given == addresses_of(gate_up=x, out=outs[3])
 
 
+def test_ops_of_encoders_give_the_addresses_that_they_declare() -> None:
+    x, residual, weight, bias, outs = torch.randn(2, 8), torch.randn(2, 8), torch.randn(8), torch.randn(8), []
+    given = addresses_given(lambda: outs.append(layer_norm(x, weight, bias, eps=1e-5)))
+    alone = dict.fromkeys(("residual", "total"), 0)
+    assert given == addresses_of(x=x, weight=weight, bias=bias, normed=outs[0]) | alone
+    given = addresses_given(lambda: outs.extend(add_layer_norm(x, residual, weight, bias, eps=1e-5)))
+    fused = addresses_of(x=x, residual=residual, weight=weight, bias=bias, normed=outs[1], total=outs[2])
+    assert given == fused
+    given = addresses_given(lambda: outs.append(activate(x, Activation.GELU, is_gated=True)))
+    assert given == addresses_of(x=x, out=outs[3])
+
+
 def test_cache_ops_give_the_addresses_that_they_declare(layer_case: Any) -> None:
     case = layer_case([0, 4])
     key = addresses_of(key=case.key)
@@ -114,3 +132,20 @@ def test_products_and_masks_give_the_addresses_that_they_declare() -> None:
     logits, mask = torch.randn(2, 40), torch.zeros(2, 2, dtype=torch.int32)
     given = addresses_given(lambda: apply_token_mask(logits, mask, ids))
     assert given == addresses_of(logits=logits, mask=mask, rows=ids)
+
+
+def test_products_of_packed_weights_give_the_addresses_that_they_declare() -> None:
+    x, bias, outs = torch.randn(2, 32).bfloat16(), torch.zeros(48), []
+    stored = pack_grouped(filled(Layout(bits=4, scale_bytes=2, has_minima=True), (5, 32)))
+    given = addresses_given(
+        lambda: outs.append(widened.linear(x, stored, bias, unit=gemm.Unit.DOTS, dtype=torch.bfloat16))
+    )
+    assert given.pop("scratch") != 0
+    assert given == addresses_of(x=x, numbers=stored.memory, bias=bias, out=outs[0])
+    with record() as recording:
+        outs.append(grouped.linear(x, stored, bias, dtype=torch.bfloat16))
+    rounded, product = recording.outputs
+    rounding, multiplying = (call.kernel.block.named(call.words) for call in recording.calls)
+    assert (rounding.x, rounding.out, multiplying.x) == (x.data_ptr(), rounded.data_ptr(), rounded.data_ptr())
+    assert (multiplying.numbers, multiplying.bias) == (stored.memory.data_ptr(), bias.data_ptr())
+    assert multiplying.out == product.data_ptr() == outs[1].data_ptr()

@@ -140,7 +140,7 @@ def test_tasks_cover_all_rows_in_whole_groups(
     monkeypatch: pytest.MonkeyPatch, rows: int, panels: int, num_threads: int, at_once: int
 ) -> None:
     monkeypatch.setattr(torch, "get_num_threads", lambda: num_threads)
-    run = gemm._rows_per_task(rows, panels, at_once)
+    run = gemm.rows_per_task(rows, panels, at_once)
     assert run % at_once == 0
     assert run >= min(rows, 32)
     assert panels * -(-rows // run) <= max(panels, 4 * num_threads + panels)

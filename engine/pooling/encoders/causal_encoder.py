@@ -1,6 +1,6 @@
 """Compute a decoder over whole texts, each token seeing those before it: ids in, one hidden row per token out.
 
-The engine's own decoder in fp32 on the CPU. A text is one piece, so no later step needs a layer's keys and values: all
+The engine's own decoder on the CPU. A text is one piece, so no later step needs a layer's keys and values: all
 layers write them to the same place.
 """
 
@@ -18,10 +18,8 @@ from engine.errors import UnsupportedModelError
 from engine.models.config import ModelConfig, load_body_config
 from engine.models.decoder import Decoder
 from engine.models.step_model import StepTensors, new_cache
-from kernels.paged import PagedStep
-
-_BLOCK_SIZE = 16
-"""The size of a block of tokens for attention on a CPU."""
+from engine.pooling.encoders.dtypes import Dtype
+from engine.pooling.encoders.text_step import BLOCK_SIZE, TextStep
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,12 +70,18 @@ def _reasons_against(raw: dict[str, Any]) -> Iterator[str]:
 class CausalEncoder:
     """A decoder's weights without its head, and its forward pass. Thread-safe."""
 
-    def __init__(self, config: CausalConfig) -> None:
-        """Read the weights. Raises ModelLoadError if they do not belong to the configuration."""
+    def __init__(self, config: CausalConfig, dtype: Dtype) -> None:
+        """Read the weights.
+
+        Raises ModelLoadError if they do not belong to the configuration, UnsupportedModelError for int8.
+        """
+        if dtype is Dtype.INT8:
+            raise UnsupportedModelError(f"{config.path} is a decoder, which int8 is not for; use bfloat16 or float32.")
+        self._dtype = dtype.of_rows
         with torch.inference_mode():
             self._decoder = Decoder(
                 config.body,
-                dtype=torch.float32,
+                dtype=self._dtype,
                 device=torch.device("cpu"),
                 max_positions=config.max_tokens,
                 has_head=False,
@@ -91,32 +95,13 @@ class CausalEncoder:
         A decoder has no `types`.
         """
         del types
-        step, num_blocks = _step(texts)
+        step = TextStep.of(texts)
         one_layer = new_cache(
             self._decoder.kv_shapes[:1],
-            num_blocks=num_blocks,
-            block_size=_BLOCK_SIZE,
-            dtype=torch.float32,
+            num_blocks=step.num_blocks,
+            block_size=BLOCK_SIZE,
+            dtype=self._dtype,
             device=torch.device("cpu"),
         )
-        return self._decoder.normed(*self._decoder.forward(step, one_layer * len(self._decoder.kv_shapes)))
-
-
-def _step(texts: Sequence[Tensor]) -> tuple[StepTensors, int]:
-    """Return the step that computes the whole texts, and the number of blocks it writes, whole ones for each text."""
-    lengths = torch.tensor([len(text) for text in texts])
-    counts = (lengths + _BLOCK_SIZE - 1) // _BLOCK_SIZE
-    first_blocks = counts.cumsum(0) - counts
-    positions = torch.cat([torch.arange(len(text)) for text in texts])
-    longest, starts = int(lengths.max()), torch.cat((lengths.new_zeros(1), lengths.cumsum(0)))
-    paged = PagedStep(
-        # The last blocks of a text with fewer blocks than another are never read.
-        block_tables=(first_blocks[:, None] + torch.arange(int(counts.max()))).clamp(max=int(counts.sum()) - 1).int(),
-        query_start=starts.int(),
-        context_lens=lengths.int(),
-        slots=first_blocks.repeat_interleave(lengths) * _BLOCK_SIZE + positions,
-        positions=positions,
-        max_query_len=longest,
-        max_context_len=longest,
-    )
-    return StepTensors(token_ids=torch.cat(list(texts)), paged=paged), int(counts.sum())
+        tensors = StepTensors(token_ids=step.token_ids, paged=step.paged)
+        return self._decoder.normed(*self._decoder.forward(tensors, one_layer * len(self._decoder.kv_shapes)))

@@ -9,11 +9,11 @@ from typing import Any
 
 from engine.errors import ModelLoadError, UnsupportedModelError
 from engine.models.families import FAMILIES
-from engine.pooling import modern_config
-from engine.pooling.causal_encoder import CausalConfig, read_causal_config
+from engine.pooling.encoders import modern_config
+from engine.pooling.encoders.causal_encoder import CausalConfig, read_causal_config
+from engine.pooling.encoders.layers import ACTIVATIONS
+from engine.pooling.encoders.modern_config import ModernConfig
 from engine.pooling.json_files import read_object
-from engine.pooling.layers import ACTIVATIONS
-from engine.pooling.modern_config import ModernConfig
 from engine.pooling.purposes import ENCODERS
 
 _COUNTS_PAST_PADDING = ("roberta", "xlm-roberta")

@@ -7,12 +7,13 @@ from typing import Protocol
 
 from torch import Tensor
 
-from engine.pooling.causal_encoder import CausalConfig, CausalEncoder
-from engine.pooling.encoder import Encoder
-from engine.pooling.encoder_config import AnyConfig
+from engine.pooling.encoders.causal_encoder import CausalConfig, CausalEncoder
+from engine.pooling.encoders.dtypes import Dtype
+from engine.pooling.encoders.encoder import Encoder
+from engine.pooling.encoders.encoder_config import AnyConfig
+from engine.pooling.encoders.modern_config import ModernConfig
+from engine.pooling.encoders.modern_encoder import ModernEncoder
 from engine.pooling.json_files import read_object
-from engine.pooling.modern_config import ModernConfig
-from engine.pooling.modern_encoder import ModernEncoder
 
 
 class AnyEncoder(Protocol):
@@ -21,20 +22,24 @@ class AnyEncoder(Protocol):
     def hidden_rows(self, texts: Sequence[Tensor], types: Sequence[Tensor] | None = None) -> Tensor:
         """Return the last rows [tokens, hidden] of texts, each its token ids [length] int64, end to end.
 
-        `types` gives for each token its part of a pair; most architectures do not distinguish them.
+        `types` gives for each token its part of a pair; most architectures do not distinguish them. On a thread the
+        next call may overwrite the rows.
         """
         ...
 
 
-def load_encoder(config: AnyConfig) -> AnyEncoder:
-    """Read the weights. Raises ModelLoadError if they do not belong to the configuration."""
+def load_encoder(config: AnyConfig, dtype: Dtype) -> AnyEncoder:
+    """Read the weights. Raises ModelLoadError if they do not belong to the configuration.
+
+    Raises UnsupportedModelError if they cannot be had in this dtype.
+    """
     match config:
         case CausalConfig():
-            return CausalEncoder(config)
+            return CausalEncoder(config, dtype)
         case ModernConfig():
-            return ModernEncoder(config)
+            return ModernEncoder(config, dtype)
         case _:
-            return Encoder(config)
+            return Encoder(config, dtype)
 
 
 def longest_text(config: AnyConfig) -> int:

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from engine.errors import ModelLoadError
-from engine.models.quantization import Scaled
+from engine.quantized.quantization import Scaled
+from engine.quantized.stored import described
 
 _FP8_DTYPES = (torch.float8_e4m3fn, torch.float8_e5m2)
 
@@ -22,15 +23,16 @@ def dequantize_fp8(weight: Tensor, scales: Tensor, name: str, *, scaled: Scaled)
     The last block of a row or column may be partial. Raises ModelLoadError if the shapes do not match.
     """
     if weight.ndim < 2:
-        raise ModelLoadError(f"{name} is {_kind(weight)} with scales; such a weight needs two dimensions or more.")
+        raise ModelLoadError(f"{name} is {described(weight)} with scales; such a weight needs two dimensions or more.")
     rows, columns = weight.shape[-2:]
-    height, width = scaled.block or (max(rows, 1), max(columns, 1))
+    height, width = scaled.block or (max(rows, 1), None)
+    width = width or max(columns, 1)
     shape = (*weight.shape[:-2], -(-rows // height), -(-columns // width))
     if scaled.block is None and scales.numel() == math.prod(shape):
         scales = scales.reshape(shape)  # a single scale is stored without dimensions, or with one
     if weight.dtype not in _FP8_DTYPES or not scales.is_floating_point() or tuple(scales.shape) != shape:
         raise ModelLoadError(
-            f"{name} is {_kind(weight)} with scales that are {_kind(scales)}; fp8 with {scaled} has scales of "
+            f"{name} is {described(weight)} with scales that are {described(scales)}; fp8 with {scaled} has scales of "
             f"{list(shape)}."
         )
     spread = scales.float().repeat_interleave(height, dim=-2)[..., :rows, :]
@@ -47,7 +49,7 @@ def dequantize_mxfp4(blocks: Tensor, scales: Tensor, name: str) -> Tensor:
     are_bytes = blocks.dtype == scales.dtype == torch.uint8
     if not are_bytes or blocks.ndim != 4 or blocks.shape[:3] != scales.shape:
         raise ModelLoadError(
-            f"{name} has blocks that are {_kind(blocks)} and scales that are {_kind(scales)}; mxfp4 has uint8 "
+            f"{name} has blocks that are {described(blocks)} and scales that are {described(scales)}; mxfp4 has uint8 "
             "[experts, rows, groups, bytes] and uint8 [experts, rows, groups]."
         )
     num_experts, rows, groups, num_bytes = blocks.shape
@@ -61,7 +63,3 @@ def dequantize_mxfp4(blocks: Tensor, scales: Tensor, name: str) -> Tensor:
         expanded = words.view(torch.bfloat16).view(rows, groups, -1).mul_(factors[expert, :, :, None])
         whole[expert] = expanded.view(rows, -1).T
     return whole
-
-
-def _kind(tensor: Tensor) -> str:
-    return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"

@@ -1,0 +1,1 @@
+"""Quantized weights in safetensors: what quantization_config says of them, and how they are read."""
