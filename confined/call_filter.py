@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
 from confined.calls import Rule, own_rules, shared_rules
+from confined.libc import libc
 
 _MACHINES = {"x86_64": (0xC000003E, 317), "aarch64": (0xC00000B7, 277)}  # AUDIT_ARCH_*; the number of `seccomp`
 _LOAD, _JUMP_IF_EQUAL, _JUMP_IF_SET, _RETURN = 0x20, 0x15, 0x45, 0x06  # of classic BPF, on words
@@ -31,11 +32,10 @@ def install(process_id: int) -> bool:
         return False
     instructions = ctypes.create_string_buffer(code, len(code))
     header = struct.pack("@HP", len(code) // 8, ctypes.addressof(instructions))
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
+    if libc().prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
         return False
     _, seccomp = _MACHINES[machine]
-    return bool(libc.syscall(seccomp, _SET_FILTER, _ALL_THREADS, header) == 0)
+    return bool(libc().syscall(seccomp, _SET_FILTER, _ALL_THREADS, header) == 0)
 
 
 def program(machine: str, process_id: int) -> bytes | None:

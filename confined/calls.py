@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 
 _UNLIMITED = frozenset(
     {"read", "readv", "pread64", "write", "writev", "close", "lseek", "dup", "dup2", "dup3", "fadvise64"}
@@ -90,7 +91,8 @@ def own_rules(machine: str, process_id: int) -> tuple[Rule, ...]:
     return tuple(_limited(numbers, limited))
 
 
-def _numbers(machine: str) -> dict[str, int]:
+@cache
+def _numbers(machine: str) -> Mapping[str, int]:
     listing = _NUMBERS.get(machine, "")
     return {name: int(number) for name, _, number in (each.partition("=") for each in listing.split())}
 

@@ -5,7 +5,6 @@ A process that forks others drops the shared part once (`seal`); each fork drops
 
 from __future__ import annotations
 
-import ctypes
 import os
 import platform
 import re
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from confined import call_filter, landlock
+from confined.libc import libc
 
 _ROOT = Path(__file__).resolve().parents[1]
 _OURS = ("confined", "features", "jobs", "protocol", "tokenmill")
@@ -79,8 +79,8 @@ def seal() -> frozenset[Layer]:
         return frozenset({Layer.NAMESPACES, Layer.FILES, Layer.PARENT})
     put_on = {Layer.NAMESPACES: _leave_namespaces(), Layer.FILES: landlock.restrict(_readable())}
     _drop_capabilities()
-    call_filter.shared_part(platform.machine())  # here once, not in each fork
-    put_on[Layer.PARENT] = _libc().prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0) == 0
+    call_filter.program(platform.machine(), os.getpid())  # forks find all but their own part compiled
+    put_on[Layer.PARENT] = libc().prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0) == 0
     return frozenset(layer for layer, is_on in put_on.items() if not is_on)
 
 
@@ -117,14 +117,14 @@ def address_space_bytes() -> int:
 
 
 def _end_with(parent_id: int) -> bool:
-    is_set = _libc().prctl(_PR_SET_DEATH_SIGNAL, int(signal.SIGKILL), 0, 0, 0) == 0
+    is_set = libc().prctl(_PR_SET_DEATH_SIGNAL, int(signal.SIGKILL), 0, 0, 0) == 0
     if os.getppid() != parent_id:  # it ended before this process could subscribe to that
         os._exit(1)
     return bool(is_set)
 
 
 def _leave_namespaces() -> bool:
-    if _libc().unshare(_NAMESPACES):
+    if libc().unshare(_NAMESPACES):
         return False
     release = re.match(r"(\d+)\.(\d+)", platform.release())
     if release is not None and (int(release[1]), int(release[2])) >= _COUNTED_BY_NAMESPACE:
@@ -135,7 +135,7 @@ def _leave_namespaces() -> bool:
 def _drop_capabilities() -> None:
     """Give up the extra rights of root, or of a namespace's owner."""
     if (number := _CAPSET.get(platform.machine())) is not None:
-        _libc().syscall(number, struct.pack("@Ii", _CAPABILITIES, 0), bytes(24))
+        libc().syscall(number, struct.pack("@Ii", _CAPABILITIES, 0), bytes(24))
 
 
 def _readable() -> Iterator[Path]:
@@ -149,7 +149,3 @@ def _readable() -> Iterator[Path]:
 def _refuse_events(event: str, _: tuple[Any, ...]) -> None:
     if event in _EVENTS:
         raise PermissionError(f"confined code may not use {event}")
-
-
-def _libc() -> ctypes.CDLL:
-    return ctypes.CDLL(None, use_errno=True)

@@ -5,11 +5,12 @@ Source: the kernel's Documentation/userspace-api/landlock.rst.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import struct
 from collections.abc import Iterable
 from pathlib import Path
+
+from confined.libc import libc
 
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446  # the same numbers on every machine
 _ASK_VERSION, _BENEATH = 1, 1  # LANDLOCK_CREATE_RULESET_VERSION, LANDLOCK_RULE_PATH_BENEATH
@@ -23,7 +24,7 @@ _SCOPES = (6, 0b11)  # abstract Unix sockets, and signals to processes outside
 
 def version() -> int:
     """Return the kernel's Landlock version, 0 where it is missing or off."""
-    return max(0, int(_libc().syscall(_CREATE_RULESET, None, 0, _ASK_VERSION)))
+    return max(0, int(libc().syscall(_CREATE_RULESET, None, 0, _ASK_VERSION)))
 
 
 def restrict(folders: Iterable[Path]) -> bool:
@@ -31,23 +32,22 @@ def restrict(folders: Iterable[Path]) -> bool:
     abi = version()
     if not abi:
         return False
-    libc = _libc()
     rights = next((1 << count) - 1 for since, count in _FILE_RIGHTS if abi >= since)
     network, scopes = (bits if abi >= since else 0 for since, bits in (_NETWORK, _SCOPES))
     attributes = struct.pack("@QQQ", rights, network, scopes)[: 24 if scopes else 16 if network else 8]
-    ruleset = libc.syscall(_CREATE_RULESET, attributes, len(attributes), 0)
+    ruleset = libc().syscall(_CREATE_RULESET, attributes, len(attributes), 0)
     if ruleset < 0:
         return False
     try:
         for folder in folders:
-            _allow_reading(libc, ruleset, folder)
-        is_bound = libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
-        return is_bound and bool(libc.syscall(_RESTRICT_SELF, ruleset, 0) == 0)
+            _allow_reading(ruleset, folder)
+        is_bound = libc().prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
+        return is_bound and bool(libc().syscall(_RESTRICT_SELF, ruleset, 0) == 0)
     finally:
         os.close(ruleset)
 
 
-def _allow_reading(libc: ctypes.CDLL, ruleset: int, folder: Path) -> None:
+def _allow_reading(ruleset: int, folder: Path) -> None:
     """Allow reading below a folder; a missing one needs no rule."""
     try:
         descriptor = os.open(folder, os.O_PATH | os.O_CLOEXEC)
@@ -55,10 +55,6 @@ def _allow_reading(libc: ctypes.CDLL, ruleset: int, folder: Path) -> None:
         return
     try:
         rights = _READ_FILE | (_READ_FOLDER if folder.is_dir() else 0)
-        libc.syscall(_ADD_RULE, ruleset, _BENEATH, struct.pack("=Qi", rights, descriptor), 0)
+        libc().syscall(_ADD_RULE, ruleset, _BENEATH, struct.pack("=Qi", rights, descriptor), 0)
     finally:
         os.close(descriptor)
-
-
-def _libc() -> ctypes.CDLL:
-    return ctypes.CDLL(None, use_errno=True)

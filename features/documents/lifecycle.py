@@ -6,6 +6,7 @@ import hashlib
 import logging
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import orjson
@@ -16,6 +17,7 @@ from features.documents.asking import require_askable
 from features.documents.collections.collection import lock_filled
 from features.documents.collections.corpora import FindIndex
 from features.documents.extraction.course.corpus import Corpus
+from features.documents.extraction.course.job import ExtractJob
 from features.documents.extraction.course.stored_plan import StoredPlan
 from features.documents.extraction.errors import ExtractionError
 from features.documents.settings import DocumentSettings
@@ -184,11 +186,25 @@ def stop(session: Session, extraction: Extraction, *, reason: str) -> None:
 
 def stored_plan(extraction: Extraction) -> StoredPlan:
     """Return the plan of an extraction. Raises InputError if another release stored it."""
+    return _plan_of(orjson.dumps(extraction.plan), again=extraction.again)
+
+
+def job_of(extraction: Extraction) -> ExtractJob:
+    """Return the job that an extraction's plan makes. Raises as `stored_plan`."""
+    return _job_of(orjson.dumps(extraction.plan), again=extraction.again)
+
+
+@lru_cache(maxsize=32)  # workers look at each extraction hundreds of times
+def _job_of(stored: bytes, *, again: bool) -> ExtractJob:
+    return _plan_of(stored, again=again).job()
+
+
+def _plan_of(stored: bytes, *, again: bool) -> StoredPlan:
     try:
-        plan = StoredPlan.from_bytes(orjson.dumps(extraction.plan))
+        plan = StoredPlan.from_bytes(stored)
     except ExtractionError as error:
         raise InputError(str(error)) from None
-    return replace(plan, passes=replace(plan.passes, again=extraction.again))
+    return replace(plan, passes=replace(plan.passes, again=again))
 
 
 def counts_of(extraction: Extraction) -> dict[str, Any]:

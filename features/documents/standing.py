@@ -31,7 +31,7 @@ class Standing(standing.Standing[Extraction, ExtractionNode]):
 
     @cached_property
     def job(self) -> ExtractJob:
-        return self.plan.job()
+        return lifecycle.job_of(self.flow)
 
     @property
     def next_stages(self) -> list[DocumentStage]:

@@ -3,13 +3,17 @@
 python -m lab.extraction alignment [--texts 200] [--seed 0]
 python -m lab.extraction corpus [--documents 50000] [--processes 2] [--seed 0]
 python -m lab.extraction documents [--pages 300] [--turns 5] [--files 10000] [--seed 0]
-python -m lab.extraction embeddings --model FOLDER [--texts 400] [--turns 5] [--num-threads 2] [--seed 0]
+python -m lab.extraction embeddings --model FOLDER [--documents FILE] [--texts 400] [--dtypes float32,bfloat16]
+    [--turns 5] [--num-threads 2] [--seed 0]
 python -m lab.extraction fields [--documents 200] [--known 400] [--harmed 0.2] [--seed 0] [options of extract]
 python -m lab.extraction first_records [--documents 100,1000] [--slow 0.01]
 python -m lab.extraction kills [--documents 2000] [--broken 0.05] [--kills 5] [--run server] [--seed 0]
 python -m lab.extraction long_documents [--documents 3] [--pages 300] [--seed 0] [options of extract]
 python -m lab.extraction made_up [--receipts 200] [--seed 0]
-python -m lab.extraction retrieval FILE [--model FOLDER] [--language english] [--num-threads 1]
+python -m lab.extraction reading_order [--files 20] [--seed 0]
+python -m lab.extraction retrieval FILE [--model FOLDER] [--dtype float32] [--language english] [--num-threads 1]
+python -m lab.extraction titled_sections FOLDER
+python -m lab.extraction uploads [--files 1204] [--bytes 2000] [--together 200]
 python -m lab.extraction wide [--documents 3] [--fields 369] [--max-tokens 384] [--seed 0] [options of extract]
 """
 
@@ -22,7 +26,7 @@ from collections.abc import Sequence
 
 _PARTS = (
     *("alignment", "corpus", "documents", "embeddings", "fields", "first_records", "kills", "long_documents"),
-    *("made_up", "retrieval", "wide"),
+    *("made_up", "reading_order", "retrieval", "titled_sections", "uploads", "wide"),
 )
 """Modules, loaded on demand: two of them need torch, and the memory of documents is measured without it."""
 

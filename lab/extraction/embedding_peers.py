@@ -1,6 +1,6 @@
-"""Peers of `Embedder`: transformers, sentence-transformers and onnxruntime on the same weights.
+"""Peers of `Embedder`: transformers, sentence-transformers, onnxruntime and OpenVINO on the same weights.
 
-Only transformers is a dependency: packages that are not installed are left out with a reason.
+Only transformers is a dependency: a peer whose packages are not installed is not run, with the reason.
 """
 
 from __future__ import annotations
@@ -8,9 +8,10 @@ from __future__ import annotations
 import importlib
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -23,23 +24,41 @@ from engine.pooling.recipe import Pooling, read_recipe
 
 Vectors = npt.NDArray[np.float32]
 Embed = Callable[[list[str]], Vectors]
+Inputs = dict[str, Any]
+"""A padded batch: token ids, attention mask and token types, each int64 `[texts, longest]`."""
+Rows = Callable[[Iterable[Inputs]], Iterable[Any]]
+"""Returns the hidden rows `[texts, longest, hidden]` of each batch, in order."""
 
 _PADDED_BATCH = 32
 """Default of sentence-transformers' `encode`, after sorting texts by length as is done here."""
 
+_ONNX_PACKAGES = "onnxruntime onnx onnxscript"
+_PRECISIONS = {"float32": "f32", "bfloat16": "bf16"}
+"""OpenVINO's names of the dtypes in which it computes."""
 
-def find_peers(path: Path, *, num_threads: int, max_tokens: int) -> dict[str, Embed | str]:
-    """Return, by name, a function that makes normalized vectors, or the reason why there is none."""
-    onnxruntime: Embed | str = "left out: only encoders are exported"
-    if _is_encoder(path):
-        onnxruntime = _if_installed(
-            lambda: _by_onnxruntime(path, max_tokens, num_threads), "onnxruntime onnx onnxscript"
-        )
-    return {
-        "transformers": _by_transformers(path, max_tokens),
-        "sentence-transformers": _if_installed(lambda: _by_sentence_transformers(path), "sentence-transformers"),
-        "onnxruntime": onnxruntime,
+_INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+
+
+class Peer(NamedTuple):
+    """Another library, and the dtype in which it computes."""
+
+    name: str
+    dtype: str = "float32"
+
+
+def find_peers(path: Path, *, num_threads: int, max_tokens: int, dtypes: Collection[str]) -> dict[Peer, Embed | str]:
+    """Return, by peer, a function that makes normalized vectors, or the reason why it is not run."""
+    peers: dict[Peer, Embed | str] = {
+        Peer("transformers"): _by_transformers(path, max_tokens),
+        Peer("sentence-transformers"): _if_installed(lambda: _by_sentence_transformers(path), "sentence-transformers"),
     }
+    exported = {Peer("onnxruntime"): (partial(_by_onnxruntime, path, max_tokens, num_threads), _ONNX_PACKAGES)}
+    for dtype in (one for one in _PRECISIONS if one in dtypes):
+        make = partial(_by_openvino, path, max_tokens, num_threads, precision=_PRECISIONS[dtype])
+        exported[Peer("openvino", dtype)] = (make, "openvino")
+    for peer, (make, packages) in exported.items():
+        peers[peer] = _if_installed(make, packages) if _is_encoder(path) else "not run: only encoders are exported"
+    return peers
 
 
 def _is_encoder(path: Path) -> bool:
@@ -50,17 +69,17 @@ def _if_installed(find: Callable[[], Embed], packages: str) -> Embed | str:
     try:
         return find()
     except ImportError as error:
-        return f"left out: {error}; pip install {packages}"
+        return f"not run: {error}; pip install {packages}"
 
 
 def _by_transformers(path: Path, max_tokens: int) -> Embed:
     model = AutoModel.from_pretrained(path, dtype=torch.float32, trust_remote_code=False)
 
     @torch.inference_mode()
-    def rows(inputs: dict[str, Any]) -> Any:
+    def rows(inputs: Inputs) -> Any:
         return model(**{name: torch.from_numpy(each) for name, each in inputs.items()}).last_hidden_state.numpy()
 
-    return _in_padded_batches(path, max_tokens, rows)
+    return _in_padded_batches(path, max_tokens, partial(map, rows))
 
 
 def _by_sentence_transformers(path: Path) -> Embed:
@@ -82,10 +101,31 @@ def _by_onnxruntime(path: Path, max_tokens: int, num_threads: int) -> Embed:
         file = Path(folder) / "model.onnx"
         _export(path, file)
         session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
-    return _in_padded_batches(path, max_tokens, lambda inputs: session.run(None, inputs)[0])
+    return _in_padded_batches(path, max_tokens, partial(map, lambda inputs: session.run(None, inputs)[0]))
 
 
-class _Rows(torch.nn.Module):
+def _by_openvino(path: Path, max_tokens: int, num_threads: int, *, precision: str) -> Embed:
+    """Return an embedder that runs a conversion of the model, as many batches at once as OpenVINO finds best."""
+    openvino = importlib.import_module("openvino")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's tracer warns about transformers
+        model = openvino.convert_model(_LastRows(_encoder(path)), example_input=_example())
+    options = {"INFERENCE_PRECISION_HINT": precision, "INFERENCE_NUM_THREADS": num_threads}
+    compiled = openvino.Core().compile_model(model, "CPU", options | {"PERFORMANCE_HINT": "THROUGHPUT"})
+
+    def rows(batches: Iterable[Inputs]) -> Iterable[Any]:
+        done: dict[int, Any] = {}
+        queue = openvino.AsyncInferQueue(compiled)
+        queue.set_callback(lambda request, index: done.update({index: request.get_output_tensor(0).data.copy()}))
+        for index, inputs in enumerate(batches):
+            queue.start_async([inputs[name] for name in _INPUTS], index)
+        queue.wait_all()
+        return [done[index] for index in range(len(done))]
+
+    return _in_padded_batches(path, max_tokens, rows)
+
+
+class _LastRows(torch.nn.Module):
     """An encoder with positional inputs, which returns only its last layer's rows."""
 
     def __init__(self, encoder: Any) -> None:
@@ -98,42 +138,47 @@ class _Rows(torch.nn.Module):
         ).last_hidden_state
 
 
+def _encoder(path: Path) -> Any:
+    return AutoModel.from_pretrained(path, dtype=torch.float32, trust_remote_code=False).eval()
+
+
+def _example() -> tuple[torch.Tensor, ...]:
+    """Return inputs to trace with; one tensor used twice would become one input."""
+    ids, ones, zeros = (torch.full((2, 8), each) for each in (3, 1, 0))
+    return ids, ones, zeros
+
+
 def _export(path: Path, file: Path) -> None:
-    encoder = AutoModel.from_pretrained(path, dtype=torch.float32, trust_remote_code=False).eval()
-    ids, ones, zeros = (torch.full((2, 8), each) for each in (3, 1, 0))  # one tensor used twice would become one input
     batch, length = torch.export.Dim("batch"), torch.export.Dim("length")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch's own exporter warns about torch
         torch.onnx.export(
-            _Rows(encoder).eval(),
-            (ids, ones, zeros),
+            _LastRows(_encoder(path)).eval(),
+            _example(),
             file,
             dynamo=True,
-            input_names=("input_ids", "attention_mask", "token_type_ids"),
+            input_names=_INPUTS,
             dynamic_shapes=({0: batch, 1: length},) * 3,
             verbose=False,
         )
 
 
-def _in_padded_batches(path: Path, max_tokens: int, rows: Callable[[dict[str, Any]], Any]) -> Embed:
+def _in_padded_batches(path: Path, max_tokens: int, rows: Rows) -> Embed:
     """Return an embedder for padded batches sorted by length, pooled under a mask, as the models' cards do."""
     tokenizer: Any = AutoTokenizer.from_pretrained(path, trust_remote_code=False, padding_side="right")
     pooling, is_encoder = read_recipe(path, None).pooling, _is_encoder(path)
 
-    def batches(texts: list[str]) -> Iterator[tuple[list[int], dict[str, Any]]]:
-        order = sorted(range(len(texts)), key=lambda index: -len(texts[index]))
-        for start in range(0, len(order), _PADDED_BATCH):
-            batch = order[start : start + _PADDED_BATCH]
-            batch_texts = [texts[index] for index in batch]
-            inputs = tokenizer(batch_texts, padding=True, truncation=True, max_length=max_tokens, return_tensors="np")
-            types = {"token_type_ids": np.zeros_like(inputs["input_ids"])} if is_encoder else {}
-            yield batch, types | dict(inputs)
+    def padded(texts: list[str]) -> Inputs:
+        inputs = tokenizer(texts, padding=True, truncation=True, max_length=max_tokens, return_tensors="np")
+        return ({"token_type_ids": np.zeros_like(inputs["input_ids"])} if is_encoder else {}) | dict(inputs)
 
     def embed(texts: list[str]) -> Vectors:
-        pooled = [(batch, _pooled(rows(inputs), inputs["attention_mask"], pooling)) for batch, inputs in batches(texts)]
-        vectors = np.concatenate([own for _, own in pooled]).astype(np.float32)
-        order = np.argsort([index for batch, _ in pooled for index in batch])
-        ordered: Vectors = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True))[order]
+        order = sorted(range(len(texts)), key=lambda index: -len(texts[index]))
+        batches = [order[start : start + _PADDED_BATCH] for start in range(0, len(order), _PADDED_BATCH)]
+        inputs = [padded([texts[index] for index in batch]) for batch in batches]
+        pooled = [_pooled(one, own["attention_mask"], pooling) for one, own in zip(rows(inputs), inputs, strict=True)]
+        vectors = np.concatenate(pooled).astype(np.float32)
+        ordered: Vectors = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True))[np.argsort(order)]
         return ordered
 
     return embed

@@ -1,16 +1,18 @@
-"""Measure the speed of `Embedder` against others on the same weights, in turn, on generated texts.
+"""Measure the speed of `Embedder` against others on the same weights, in turn, on generated texts or a collection's.
 
-Says nothing about the quality of vectors, only how far the sides' vectors differ.
+The quality of vectors is not measured, only how far the sides' vectors differ: see `retrieval`.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,8 @@ from transformers import AutoTokenizer
 
 from benchmarks.arguments import natural
 from engine import Embedder
-from lab.extraction.embedding_peers import Embed, Vectors, find_peers
+from lab.extraction.embedding_peers import Embed, Peer, Vectors, find_peers
+from lab.extraction.retrieval import read
 
 _OURS = "tokenmill"
 
@@ -41,34 +44,61 @@ def main(argv: Sequence[str]) -> int:
     arguments = _parse(argv)
     torch.set_num_threads(arguments.num_threads)
     path = Path(arguments.model)
-    embedder = Embedder(path)
-    peers = find_peers(path, num_threads=arguments.num_threads, max_tokens=embedder.max_tokens)
-    texts = make_texts(whole_words(path), num_texts=arguments.texts, seed=arguments.seed)
-    sides: dict[str, Embed] = {_OURS: lambda own: embedder.embed(own).vectors}
-    durations, vectors = measure(
-        sides | {name: peer for name, peer in peers.items() if not isinstance(peer, str)}, texts, turns=arguments.turns
-    )
-    print(f"{len(texts)} texts, {sum(embedder.embed(texts).num_tokens)} tokens, {arguments.num_threads} threads")
-    for name, side in durations.items():
-        print(_row(name, side, durations[_OURS], num_texts=len(texts)))
-    for name, peer in peers.items():
-        if isinstance(peer, str):
-            print(f"{name:22} {peer}")
-    differences = [np.abs(own - vectors[_OURS]).max() for own in vectors.values()]
-    print(f"largest difference of the vectors: {max(differences):.1e}")
+    own = {Peer(_OURS, dtype): Embedder(path, dtype=dtype) for dtype in arguments.dtypes}
+    first = next(iter(own.values()))
+    peers = find_peers(path, num_threads=arguments.num_threads, max_tokens=first.max_tokens, dtypes=arguments.dtypes)
+    texts = _texts(arguments, path)
+    sides: dict[Peer, Embed] = {side: partial(_embed, embedder) for side, embedder in own.items()}
+    sides |= {peer: made for peer, made in peers.items() if not isinstance(made, str)}
+    durations, vectors = measure(sides, texts, turns=arguments.turns)
+    num_tokens = sum(first.embed(texts).num_tokens)
+    load = os.getloadavg()[0]
+    print(f"{len(texts)} texts, {num_tokens} tokens, {arguments.num_threads} threads, load {load:.1f}")
+    for peer, side in durations.items():
+        ours = None if peer in own else durations[_ours_beside(peer, own)]
+        print(_row(peer, side, ours, num_texts=len(texts)))
+    for peer, made in peers.items():
+        if isinstance(made, str):
+            print(f"{_name(peer)} {made}")
+    _print_differences(vectors)
     return 0
 
 
-def measure(sides: dict[str, Embed], texts: list[str], *, turns: int) -> tuple[dict[str, Side], dict[str, Vectors]]:
+def _embed(embedder: Embedder, texts: list[str]) -> Vectors:
+    return embedder.embed(texts).vectors
+
+
+def _ours_beside(peer: Peer, own: Collection[Peer]) -> Peer:
+    """Return our side of a peer's dtype, or our first one."""
+    return next((side for side in own if side.dtype == peer.dtype), next(iter(own)))
+
+
+def _print_differences(vectors: Mapping[Peer, Vectors]) -> None:
+    """Print how far the vectors of each dtype are from the first side's."""
+    first = next(iter(vectors.values()))
+    for dtype in dict.fromkeys(peer.dtype for peer in vectors):
+        others = [own for peer, own in vectors.items() if peer.dtype == dtype]
+        largest = max(float(np.abs(own - first).max()) for own in others)
+        lowest = min(float((own * first).sum(1).min()) for own in others)
+        print(f"largest difference of the vectors in {dtype}: {largest:.1e}; smallest cosine: {lowest:.5f}")
+
+
+def measure(sides: dict[Peer, Embed], texts: list[str], *, turns: int) -> tuple[dict[Peer, Side], dict[Peer, Vectors]]:
     """Let the sides embed the texts in turn, after a warm-up turn; return their times and vectors."""
-    vectors = {name: embed(texts) for name, embed in sides.items()}
-    durations: dict[str, list[tuple[float, float]]] = {name: [] for name in sides}
+    vectors = {peer: embed(texts) for peer, embed in sides.items()}
+    durations: dict[Peer, list[tuple[float, float]]] = {peer: [] for peer in sides}
     for _ in range(turns):
-        for name, embed in sides.items():
+        for peer, embed in sides.items():
             wall, processor = time.perf_counter(), time.process_time()
             embed(texts)
-            durations[name].append((time.perf_counter() - wall, time.process_time() - processor))
-    return {name: _side(own) for name, own in durations.items()}, vectors
+            durations[peer].append((time.perf_counter() - wall, time.process_time() - processor))
+    return {peer: _side(own) for peer, own in durations.items()}, vectors
+
+
+def _texts(arguments: argparse.Namespace, path: Path) -> list[str]:
+    if arguments.documents is None:
+        return make_texts(whole_words(path), num_texts=arguments.texts, seed=arguments.seed)
+    return list(read(arguments.documents).documents.values())[: arguments.texts]
 
 
 def make_texts(words: Sequence[str], *, num_texts: int, seed: int) -> list[str]:
@@ -89,11 +119,15 @@ def _side(durations: Sequence[tuple[float, float]]) -> Side:
     return Side(seconds=seconds, processor_seconds=processor_seconds)
 
 
-def _row(name: str, side: Side, ours: Side, *, num_texts: int) -> str:
+def _name(peer: Peer) -> str:
+    return f"{peer.name:22} {peer.dtype:9}"
+
+
+def _row(peer: Peer, side: Side, ours: Side | None, *, num_texts: int) -> str:
     """Return a side's medians; for another side also its time relative to ours per turn: under load, turns differ."""
     rate, processor = num_texts / statistics.median(side.seconds), statistics.median(side.processor_seconds)
-    row = f"{name:22} {rate:8.1f} texts/s {processor:8.2f} CPU s"
-    if side is ours:
+    row = f"{_name(peer)} {rate:8.1f} texts/s {processor:8.2f} CPU s"
+    if ours is None:
         return row
     times, processor_times = _ratio(side.seconds, ours.seconds), _ratio(side.processor_seconds, ours.processor_seconds)
     return f"{row}; {_OURS} is {times:.2f} times as fast, in CPU time {processor_times:.2f}"
@@ -106,8 +140,14 @@ def _ratio(theirs: Sequence[float], ours: Sequence[float]) -> float:
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="tokenmill bench extraction embeddings", description=__doc__)
     parser.add_argument("--model", required=True, help="folder of an embedding model with normalized vectors")
+    parser.add_argument("--documents", type=Path, help="take the first texts of this file, as of `retrieval`")
     parser.add_argument("--texts", type=natural, default=400)
+    parser.add_argument("--dtypes", type=_dtypes, default=["float32", "bfloat16"], help="ours, with commas between")
     parser.add_argument("--turns", type=natural, default=5)
     parser.add_argument("--num-threads", type=natural, default=2)
     parser.add_argument("--seed", type=int, default=0)
     return parser.parse_args(argv)
+
+
+def _dtypes(listed: str) -> list[str]:
+    return list(dict.fromkeys(listed.split(",")))

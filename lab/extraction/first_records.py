@@ -13,7 +13,6 @@ import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import httpx
 import psutil
@@ -21,8 +20,10 @@ import psutil
 from benchmarks.arguments import fraction, naturals
 from examples.make_papers import make_papers
 from lab import no_compute
+from lab.ends.expected_ends import ExpectedEnds
 from lab.extraction import worst_files
 from lab.own_stack import OwnStack, own_stack
+from lab.service_calls import get, make_collection, post
 
 _SCHEMA = {"type": "object", "properties": {name: {"type": "string"} for name in ("vendor", "number", "total")}}
 _POLL_SECONDS = 0.25
@@ -31,16 +32,6 @@ _FIRST_READ = """
     SELECT extract(epoch FROM min(result.created_at)) FROM result JOIN batch ON batch.id = result.batch_id
     WHERE batch.endpoint = '/v1/documents/read' AND batch.metadata ->> 'extraction_id' = %s
 """
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToldEnd:
-    """The end that an extraction expected: moments in Unix seconds."""
-
-    at: float
-    expected: int
-    earliest: int
-    latest: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,8 +48,8 @@ class Outcome:
     """Milliseconds a document, by role."""
     control_bytes: float
     """Read and written by the control worker, a document."""
-    told: Sequence[ToldEnd]
-    """What it said of its end, at each look."""
+    ends: ExpectedEnds
+    """What it told of its end, at each look."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -87,35 +78,20 @@ def show(outcome: Outcome) -> None:
     cpu = "".join(f"{outcome.cpu[role]:>9.1f}" for role in _ROLES)
     times = f"{outcome.first_record_seconds:>10.1f} s  {outcome.seconds:>6.1f} s"
     print(f"{outcome.num_documents:>9,}  {times}{cpu:>49}   {outcome.control_bytes:>26,.0f}", flush=True)
-    if outcome.told:
-        print(f"{'':>9}  end told {ends(outcome)}", flush=True)
-
-
-def ends(outcome: Outcome) -> str:
-    """Return how the times left that it told compare with those that were left."""
-    left = [max(0.0, outcome.ended_at - one.at) for one in outcome.told]
-    times = sorted(each / max(1.0, one.expected - one.at) for each, one in zip(left, outcome.told, strict=True))
-    within = sum(one.earliest <= outcome.ended_at <= one.latest + 1 for one in outcome.told) / len(left)
-    middle = f"{times[len(times) // 10]:.2f} to {times[-1 - len(times) // 10]:.2f}"
-    return f"{len(left)} times, {within:.0%} within; eight of ten took {middle} times the time told"
+    if outcome.ends.looks:
+        print(f"{'':>9}  expected end: {outcome.ends.compared(outcome.ended_at)}", flush=True)
 
 
 def extract(stack: OwnStack, client: httpx.Client, *, num_documents: int, slow: float) -> Outcome:
     """Extract so many papers and return what it took."""
-    collection = post(client, "/collections", {"name": f"papers {time.monotonic_ns()}"})["id"]
-    ids = [upload(client, name, content) for name, content in files(num_documents, slow)]
-    for start in range(0, len(ids), 500):
-        post(client, f"/collections/{collection}/documents", {"file_ids": ids[start : start + 500]})
+    collection_id = make_collection(client, files(num_documents, slow))
     before = used(stack) if num_documents > 1 else None
-    body = {"collection_id": collection, "schema": _SCHEMA, "model": "demo", "again": False}
+    body = {"collection_id": collection_id, "schema": _SCHEMA, "model": "demo", "again": False}
     started = time.monotonic()
     extraction_id = str(post(client, "/extractions", body)["id"])
-    first_at, told = None, []
+    first_at, ends = None, ExpectedEnds()
     while (now := get(client, f"/extractions/{extraction_id}").json())["ended_at"] is None:
-        if now.get("eta") is not None:  # a revision to compare with may tell none
-            told.append(
-                ToldEnd(at=time.time(), expected=now["eta"], earliest=now["eta_earliest"], latest=now["eta_latest"])
-            )
+        ends.note(now)
         if first_at is None and get(client, f"/extractions/{extraction_id}/results?limit=1").text:
             first_at = time.time()
         time.sleep(_POLL_SECONDS)
@@ -128,7 +104,7 @@ def extract(stack: OwnStack, client: httpx.Client, *, num_documents: int, slow: 
         seconds=seconds,
         cpu={role: 1000 * (after[role] - before[role]) / num_documents for role in _ROLES} if before else {},
         control_bytes=(after["bytes"] - before["bytes"]) / num_documents if before else 0.0,
-        told=told,
+        ends=ends,
         ended_at=now["ended_at"],
     )
 
@@ -153,19 +129,6 @@ def cpu_seconds(process: psutil.Process) -> float:
     times = process.cpu_times()
     own = times.user + times.system + times.children_user + times.children_system
     return float(own + sum(cpu_seconds(child) for child in process.children()))
-
-
-def upload(client: httpx.Client, name: str, content: bytes) -> str:
-    answer = client.post("/files", files={"purpose": (None, b"user_data"), "file": (name, content)})
-    return str(answer.raise_for_status().json()["id"])
-
-
-def post(client: httpx.Client, path: str, body: Mapping[str, Any]) -> Any:
-    return client.post(path, json=body).raise_for_status().json()
-
-
-def get(client: httpx.Client, path: str) -> httpx.Response:
-    return client.get(path).raise_for_status()
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from benchmarks.arguments import natural
 from features.documents.extraction.course.document import record_of
 from features.documents.extraction.course.job import ExtractJob, plan
 from features.documents.extraction.course.line_results import Answers, LineResult
@@ -74,7 +75,7 @@ class Case:
 def main(argv: Sequence[str] | None = None) -> int:
     """Print a row for each kind of answer."""
     parser = argparse.ArgumentParser(prog="tokenmill bench extraction made_up", description=__doc__)
-    parser.add_argument("--receipts", type=int, default=200)
+    parser.add_argument("--receipts", type=natural, default=200)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args(argv)
     receipts = [receipt(random.Random(f"{arguments.seed} {number}")) for number in range(arguments.receipts)]

@@ -1,25 +1,37 @@
-"""Write PDFs: text in Helvetica at given positions, and pictures. Enough to measure and test readers.
+"""Write PDFs: text in three standard fonts at given positions, and pictures. Enough to measure and test readers.
 
-Writes one font, and computes no layout.
+Computes no layout.
 """
 
 from __future__ import annotations
 
 import zlib
 from dataclasses import dataclass
+from enum import StrEnum
 
-_FONT = b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica /Encoding /WinAnsiEncoding >>"
+
+class Font(StrEnum):
+    """Fonts that every reader of PDFs has."""
+
+    HELVETICA = "Helvetica"
+    TIMES = "Times-Roman"
+    COURIER = "Courier"
+
+
+_OTHER_FONTS = tuple(font for font in Font if font is not Font.HELVETICA)
+_TURNS = {0: b"1 0 0 1", 90: b"0 1 -1 0", 180: b"-1 0 0 -1", 270: b"0 -1 1 0"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Words:
-    """Text at its baseline's start, in points from the top left, rotated to the left in degrees."""
+    """Text at its baseline's start, in points from the top left, turned to the left in degrees."""
 
     x: float
     y: float
     text: str
     size: float = 10.0
-    is_upright: bool = True
+    turn: int = 0
+    font: Font = Font.HELVETICA
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,13 +66,15 @@ def pdf_objects(pages: list[PdfPage]) -> list[bytes]:
     first = 4
     kids = b" ".join(b"%d 0 R" % (first + 2 * number) for number in range(len(pages)))
     tree = b"<< /Type /Pages /Kids [%s] /Count %d >>" % (kids, len(pages))
-    objects = [b"<< /Type /Catalog /Pages 2 0 R >>", tree, _FONT]
+    objects = [b"<< /Type /Catalog /Pages 2 0 R >>", tree, _font(Font.HELVETICA)]
     picture = first + 2 * len(pages)
+    fonts = _places_of_fonts(pages, picture + sum(len(page.pictures) for page in pages))
     for number, page in enumerate(pages):
-        objects.append(_page(page, first + 2 * number + 1, picture))
+        objects.append(_page(page, first + 2 * number + 1, picture, fonts))
         objects.append(_stream(b"", _content(page)))
         picture += len(page.pictures)
-    return objects + [_image(image) for page in pages for image in page.pictures]
+    images = [_image(image) for page in pages for image in page.pictures]
+    return [*objects, *images, *(_font(font) for font in fonts if font is not Font.HELVETICA)]
 
 
 def frame(objects: list[bytes], trailer: bytes = b"") -> bytes:
@@ -79,10 +93,26 @@ def frame(objects: list[bytes], trailer: bytes = b"") -> bytes:
     return b"".join(parts)
 
 
-def _page(page: PdfPage, content: int, picture: int) -> bytes:
+def _places_of_fonts(pages: list[PdfPage], first: int) -> dict[Font, int]:
+    """Return the object number of each font that is used; Helvetica is always there."""
+    used = {words.font for page in pages for words in page.words}
+    others = [font for font in _OTHER_FONTS if font in used]
+    return {Font.HELVETICA: 3} | {font: first + index for index, font in enumerate(others)}
+
+
+def _font(font: Font) -> bytes:
+    return b"<< /Type /Font /Subtype /Type1 /BaseFont /%s /Encoding /WinAnsiEncoding >>" % font.encode()
+
+
+def _font_key(font: Font) -> bytes:
+    return b"F" if font is Font.HELVETICA else b"F%d" % _OTHER_FONTS.index(font)
+
+
+def _page(page: PdfPage, content: int, picture: int, fonts: dict[Font, int]) -> bytes:
     box = b"[0 0 %g %g]" % (page.width, page.height)
     pictures = b" ".join(b"/P%d %d 0 R" % (index, picture + index) for index in range(len(page.pictures)))
-    resources = b"<< /Font << /F 3 0 R >> /XObject << %s >> >>" % pictures
+    named = b" ".join(b"/%s %d 0 R" % (_font_key(font), place) for font, place in fonts.items())
+    resources = b"<< /Font << %s >> /XObject << %s >> >>" % (named, pictures)
     head = b"<< /Type /Page /Parent 2 0 R /MediaBox %s /Rotate %d" % (box, page.rotation)
     return b"%s /Resources %s /Contents %d 0 R >>" % (head, resources, content)
 
@@ -95,9 +125,8 @@ def _content(page: PdfPage) -> bytes:
     ]
     parts.append(b"BT\n")
     for words in page.words:
-        turn = b"1 0 0 1" if words.is_upright else b"0 1 -1 0"
-        matrix = b"%s %g %g Tm" % (turn, words.x, page.height - words.y)
-        parts.append(b"/F %g Tf %s (%s) Tj\n" % (words.size, matrix, _escaped(words.text)))
+        matrix = b"%s %g %g Tm" % (_TURNS[words.turn], words.x, page.height - words.y)
+        parts.append(b"/%s %g Tf %s (%s) Tj\n" % (_font_key(words.font), words.size, matrix, _escaped(words.text)))
     parts.append(b"ET\n")
     return b"".join(parts)
 

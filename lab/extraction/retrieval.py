@@ -57,6 +57,7 @@ class Outcome:
 
     way: str
     ndcg_at_10: float
+    recall_at_10: float
     recall_at_100: float
     milliseconds: float
     """Wall time per query, without the embedding."""
@@ -67,19 +68,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="tokenmill bench extraction retrieval", description=__doc__)
     parser.add_argument("path", type=Path, help="a JSON Lines file of documents and queries, gzipped or not")
     parser.add_argument("--model", help="folder of an encoder, for vectors too")
+    parser.add_argument("--dtype", default="auto", help="in which the encoder computes [default: float32]")
     parser.add_argument("--language", default="english")
     parser.add_argument("--num-threads", type=natural, default=1)
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args(argv)
     collection = read(arguments.path)
-    outcomes = measure(collection, model=arguments.model, language=arguments.language, threads=arguments.num_threads)
+    torch.set_num_threads(arguments.num_threads)
+    embedder = None if arguments.model is None else Embedder(arguments.model, dtype=arguments.dtype)
+    outcomes = measure(collection, embedder=embedder, language=arguments.language)
     if arguments.json:
         print(json.dumps([asdict(each) for each in outcomes], indent=2))
         return 0
     print(f"{len(collection.documents)} documents, {len(collection.queries)} queries")
-    print(f"{'by':<10}{'nDCG@10':>9}{'R@100':>8}{'ms a query':>12}")
+    print(f"{'by':<10}{'nDCG@10':>9}{'R@10':>8}{'R@100':>8}{'ms a query':>12}")
     for each in outcomes:
-        print(f"{each.way:<10}{each.ndcg_at_10:>9.3f}{each.recall_at_100:>8.3f}{each.milliseconds:>12.2f}")
+        print(
+            f"{each.way:<10}{each.ndcg_at_10:>9.4f}{each.recall_at_10:>8.4f}{each.recall_at_100:>8.4f}{each.milliseconds:>12.2f}"
+        )
     return 0
 
 
@@ -100,13 +106,13 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
         yield from map(json.loads, file)
 
 
-def measure(collection: Collection, *, model: str | None, language: str, threads: int) -> list[Outcome]:
+def measure(collection: Collection, *, embedder: Embedder | None, language: str) -> list[Outcome]:
     """Return the results by words, and, with a model, by vectors and by both."""
     texts, questions = list(collection.documents.values()), [query.text for query in collection.queries]
-    if model is None:
+    if embedder is None:
         index = index_of(collection, language=language)
         return [_outcome("words", collection, index, lambda: [index.by_words(one, _TOP_K) for one in questions])]
-    embedding, (of_texts, of_questions) = _embedded(model, [texts, questions], threads=threads)
+    embedding, (of_texts, of_questions) = _embedded(embedder, [texts, questions])
     index = index_of(collection, language=language, embedding=embedding, vectors=of_texts)
     ways = {
         "words": lambda: [index.by_words(one, _TOP_K) for one in questions],
@@ -146,15 +152,24 @@ def _outcome(way: str, collection: Collection, index: Index, rank: Callable[[], 
     return Outcome(
         way=way,
         ndcg_at_10=statistics.mean(ndcg(relevant, names) for relevant, names in judged),
-        recall_at_100=statistics.mean(len(relevant & set(names)) / len(relevant) for relevant, names in judged),
+        recall_at_10=_recall(judged, 10),
+        recall_at_100=_recall(judged, _TOP_K),
         milliseconds=1000 * seconds / len(judged),
     )
 
 
-def _embedded(model: str, groups: Sequence[list[str]], *, threads: int) -> tuple[EmbeddingSignature, list[Floats]]:
-    torch.set_num_threads(threads)
-    embedder = Embedder(model)
+def _recall(judged: Sequence[tuple[frozenset[str], Sequence[str]]], depth: int) -> float:
+    """Return the mean share of relevant documents among the first ones."""
+    return statistics.mean(len(relevant & set(names[:depth])) / len(relevant) for relevant, names in judged)
+
+
+def _embedded(embedder: Embedder, groups: Sequence[list[str]]) -> tuple[EmbeddingSignature, list[Floats]]:
     batches = [embedder.embed(texts) for texts in groups]
     print(f"{sum(batches[0].truncated)} documents are longer than {embedder.max_tokens} tokens", file=sys.stderr)
-    signature = EmbeddingSignature(model_sha256=model, pooling="of the model", dimensions=embedder.dimensions)
+    signature = EmbeddingSignature(
+        model_sha256="of the model",
+        pooling=embedder.pooling,
+        dimensions=embedder.dimensions,
+        computed_in=embedder.dtype,
+    )
     return signature, [each.vectors for each in batches]

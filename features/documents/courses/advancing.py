@@ -42,10 +42,11 @@ _NO_ROOM = (LimitError, RateLimitError, TooLargeError, OverBudgetError)
 
 # Results gather for a twentieth of the time so far: the first records are there at once, and the many later ones take
 # few transactions.
-_NEXT_LOOK = text("""
-    SELECT clock_timestamp() + least((clock_timestamp() - created_at) / 20, interval '10 seconds')
-    FROM flow WHERE id = :id
+_LOOK_LATER = text("""
+    UPDATE flow SET look_at = clock_timestamp() + least((clock_timestamp() - created_at) / 20, interval '10 seconds')
+    WHERE id = :id
 """)
+_NOTE_SEEN = text("UPDATE flow_node SET num_seen = :num_seen WHERE flow_id = :id AND number = :number")
 
 
 class WaitsForStartError(Exception):
@@ -244,8 +245,8 @@ class DocumentAdvancer:
             if target is not None:
                 self._put(session, extraction, target, kept, is_growing=self._is_fed(target, node, num_seen))
             rows.move(session, extraction.id, moves)
-            session.get_one(ExtractionNode, (extraction.id, node.number)).num_seen = num_seen
-            extraction.look_at = session.scalar(_NEXT_LOOK, {"id": extraction.id})
+            session.execute(_NOTE_SEEN, {"id": extraction.id, "number": node.number, "num_seen": num_seen})
+            session.execute(_LOOK_LATER, {"id": extraction.id})
 
     def _put(
         self,

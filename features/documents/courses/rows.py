@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import orjson
-from sqlalchemy import text
+from sqlalchemy import Executable, select, text
 from sqlalchemy.orm import Session
 
 from features.documents.collections.snapshot import KeptDocument
@@ -86,13 +86,13 @@ def arrived(session: Session, node: ExtractionNode, batch: Batch, page: Page) ->
         "batch_id": batch.id,
         "num_seen": page.num_seen,
     }
-    return _rows(session, node.flow_id, list(session.scalars(_ARRIVED, values)))
+    return list(session.scalars(_ARRIVED, values))
 
 
 def left_at(session: Session, node: ExtractionNode) -> list[ExtractionDocument]:
     """Return a page of the documents at a node that none of its lines asks about."""
     values = {"extraction_id": node.flow_id, "node": node.number, "limit": _DOCUMENTS_A_PAGE}
-    return _rows(session, node.flow_id, list(session.scalars(_LEFT, values)))
+    return list(session.scalars(_LEFT, values))
 
 
 def move(session: Session, extraction_id: str, moves: Mapping[int, Sequence[Span]]) -> None:
@@ -117,8 +117,7 @@ def waiting(session: Session, extraction_id: str) -> list[ExtractionDocument]:
     num_next = min(most - counted.num_under_way, counted.num_waiting)
     if num_next < min(most // 8, counted.num_waiting):
         return []
-    numbers = session.scalars(_WAITING, {"extraction_id": extraction_id, "limit": num_next})
-    return _rows(session, extraction_id, list(numbers))
+    return list(session.scalars(_WAITING, {"extraction_id": extraction_id, "limit": num_next}))
 
 
 def is_any_waiting(session: Session, extraction_id: str) -> bool:
@@ -134,7 +133,7 @@ def is_any_open(session: Session, extraction_id: str) -> bool:
 def page(session: Session, extraction_id: str, *, after: int, least_nodes: int = 0) -> list[ExtractionDocument]:
     """Return a page of the documents after a number that are over or have been at so many nodes, in order."""
     values = {"extraction_id": extraction_id, "after": after, "nodes": least_nodes, "limit": _DOCUMENTS_A_PAGE}
-    return _rows(session, extraction_id, list(session.scalars(_PAGE, values)))
+    return list(session.scalars(_PAGE, values))
 
 
 def progress(
@@ -194,15 +193,12 @@ def _results(
     }
 
 
-def _rows(session: Session, extraction_id: str, numbers: Sequence[int]) -> list[ExtractionDocument]:
-    of_it = session.query(ExtractionDocument).filter(
-        ExtractionDocument.extraction_id == extraction_id, ExtractionDocument.number.in_(numbers)
-    )
-    return of_it.order_by(ExtractionDocument.number).all() if numbers else []
+def _documents(query: str) -> Executable:
+    """Return a query of documents, by its text from WHERE on."""
+    return select(ExtractionDocument).from_statement(text(f"SELECT * FROM extraction_document {query}"))
 
 
-_ARRIVED = text("""
-    SELECT number FROM extraction_document AS document
+_ARRIVED = _documents("""
     WHERE extraction_id = :extraction_id AND node = :node AND number = ANY(CAST(:numbers AS integer[]))
         AND spans[cardinality(spans)] = (
             SELECT count(*) FROM result
@@ -213,8 +209,7 @@ _ARRIVED = text("""
     ORDER BY number
 """)
 
-_LEFT = text("""
-    SELECT number FROM extraction_document
+_LEFT = _documents("""
     WHERE extraction_id = :extraction_id AND node = :node AND spans[cardinality(spans)] = 0
     ORDER BY number LIMIT :limit
 """)
@@ -235,13 +230,12 @@ _COUNT = text("""
     FROM extraction_document WHERE extraction_id = :extraction_id
 """)
 
-_WAITING = text("""
-    SELECT number FROM extraction_document WHERE extraction_id = :extraction_id AND node IS NOT NULL AND spans = '{}'
+_WAITING = _documents("""
+    WHERE extraction_id = :extraction_id AND node IS NOT NULL AND spans = '{}'
     ORDER BY number LIMIT :limit
 """)
 
-_PAGE = text("""
-    SELECT number FROM extraction_document
+_PAGE = _documents("""
     WHERE extraction_id = :extraction_id AND number > :after AND (node IS NULL OR cardinality(spans) >= :nodes * 3)
     ORDER BY number LIMIT :limit
 """)

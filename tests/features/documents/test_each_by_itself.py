@@ -17,7 +17,7 @@ from features.documents.extraction.course.job import Passes
 from features.documents.states import ExtractionState
 from features.documents.tables import Extraction
 from flows import due, nodes
-from jobs.batches import made_inputs
+from jobs.batches import made_inputs, scan
 from jobs.batches.growth import adding, segments
 from jobs.batches.lifecycle import cancel_batch
 from jobs.storage import Storage
@@ -28,13 +28,17 @@ from tests.flows.advancers import Extractions
 
 Run = Callable[[Extraction], Extraction]
 
-NUM_DOCUMENTS = 20
-"""More than a chunk that reads has, which is 16."""
-PAPERS = {
-    f"{n:02}.txt": f"vendor: Ash {n} {FLAKY if n % 5 == 0 else 'Ltd'}\ntotal: {n}.50" for n in range(NUM_DOCUMENTS)
-}
+CHUNK = 4
+"""Documents that are read in one chunk, usually 16."""
+NUM_DOCUMENTS = 6
+PAPERS = {f"{n}.txt": f"vendor: Ash {n} {FLAKY if n % 4 == 0 else 'Ltd'}\ntotal: {n}.50" for n in range(NUM_DOCUMENTS)}
 VENDORS = [text.partition("\n")[0].removeprefix("vendor: ") for text in PAPERS.values()]
 ALL_PASSES = {"passes": Passes(second_reading=True, cover=True)}
+
+
+@pytest.fixture(autouse=True)
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scan, "PREPARE_LINES", CHUNK)
 
 
 @pytest.fixture
@@ -61,15 +65,16 @@ def test_the_first_documents_have_records_before_the_last_are_read(
     for _ in range(3):
         extractions.advance(extraction.id)
         piecemeal.work_off()
-        session.execute(text("UPDATE chunk SET state = 'waiting' WHERE first_line >= 16 AND state = 'ready'"))
+        others = text("UPDATE chunk SET state = 'waiting' WHERE first_line >= :first AND state = 'ready'")
+        session.execute(others, {"first": CHUNK})
         session.commit()
     extractions.advance(extraction.id)
     asked = batch_of(session, extraction, "ask")
-    assert (asked.is_growing, asked.num_requests, asked.num_completed) == (True, 16, 16)
+    assert (asked.is_growing, asked.num_requests, asked.num_completed) == (True, CHUNK, CHUNK)
     file = records.latest_file(session, extraction)
     assert file is not None
     page = records.read_page(storage, file, after=0, limit=100)
-    assert (page.content.count(b"\n"), page.is_final) == (16, False)
+    assert (page.content.count(b"\n"), page.is_final) == (CHUNK, False)
     session.execute(text("UPDATE chunk SET state = 'ready' WHERE state = 'waiting'"))
     session.commit()
     run(extraction)
@@ -179,7 +184,7 @@ def test_where_the_budget_ends_meanwhile_the_others_say_so_and_the_first_have_th
     assert extraction.state == ExtractionState.COMPLETED
     assert "stage ask, which had no room" in (extraction.reason or "")
     codes = [record["error"] and record["error"]["code"] for record in records_of(session, storage, extraction)]
-    assert codes == [None] * 16 + ["not_asked"] * 4
+    assert codes == [None] * CHUNK + ["not_asked"] * (NUM_DOCUMENTS - CHUNK)
 
 
 @pytest.mark.parametrize("end", ["cancelled", "expired"])
@@ -202,7 +207,7 @@ def test_where_asking_ends_early_what_was_answered_by_then_has_its_record(
     session.commit()
     run(extraction)
     codes = [record["error"] and record["error"]["code"] for record in records_of(session, storage, extraction)]
-    assert codes == [None] * 16 + [f"batch_{end}"] * 4
+    assert codes == [None] * CHUNK + [f"batch_{end}"] * (NUM_DOCUMENTS - CHUNK)
     assert session.scalar(text("SELECT count(*) FROM input_digest")) == 0
 
 
@@ -218,9 +223,12 @@ def test_a_cancelled_extraction_ends_its_growing_batches(
     assert set(session.scalars(text("SELECT state FROM batch"))) <= {"cancelled", "completed"}
 
 
+FEW = 2
+
+
 @pytest.fixture
 def few_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rows, "UNDER_WAY", 6)
+    monkeypatch.setattr(rows, "UNDER_WAY", FEW)
 
 
 @pytest.mark.usefixtures("few_under_way")
@@ -233,10 +241,10 @@ def test_only_so_many_documents_are_under_way_and_all_come_to_their_end(
     answering.work_off()
     session.refresh(reading)
     answering.chunks_a_turn = 2
-    assert (reading.num_requests, reading.is_growing) == (6, True)
+    assert (reading.num_requests, reading.is_growing) == (FEW, True)
     extractions.advance(extraction.id)
     session.refresh(reading)
-    assert reading.num_requests == 6, "those that were read are to be asked first"
+    assert reading.num_requests == FEW, "those that were read are to be asked first"
     run(extraction)
     session.refresh(reading)
     assert (reading.num_requests, reading.is_growing, reading.state) == (NUM_DOCUMENTS, False, "completed")
@@ -307,7 +315,7 @@ def test_where_reading_ends_early_documents_that_waited_say_so(
         answering.expire(reading.id)
     run(extraction)
     codes = [record["error"] and record["error"]["code"] for record in records_of(session, storage, extraction)]
-    assert codes == [None] * 6 + [f"batch_{end}"] * (NUM_DOCUMENTS - 6)
+    assert codes == [None] * FEW + [f"batch_{end}"] * (NUM_DOCUMENTS - FEW)
 
 
 @pytest.mark.usefixtures("few_under_way")
@@ -333,7 +341,7 @@ def test_killed_before_further_documents_are_read_it_is_due(
             session.execute(text("UPDATE flow SET claimed_until = NULL, claimed_by = NULL, look_at = NULL"))
             session.commit()
             answering.work_off()
-    assert session.scalar(text("SELECT count(*) FROM extraction_document WHERE node IS NULL")) == 6
+    assert session.scalar(text("SELECT count(*) FROM extraction_document WHERE node IS NULL")) == FEW
     with maker() as other:
         assert [each.id for each in due.find_due(other, ["extraction"])] == [extraction.id]
     answering.chunks_a_turn = 2
@@ -369,7 +377,8 @@ def test_one_that_began_when_all_documents_went_together_goes_on_and_asks_nothin
     *,
     num_stages: int,
 ) -> None:
-    papers = {**dict(list(PAPERS.items())[:6]), "empty.txt": ""}
+    num_papers = 3
+    papers = {**dict(list(PAPERS.items())[:num_papers]), "empty.txt": ""}
     extraction = make_extraction(papers, plan=ALL_PASSES)
     for _ in range(num_stages):
         extractions.advance(extraction.id)
@@ -379,6 +388,6 @@ def test_one_that_began_when_all_documents_went_together_goes_on_and_asks_nothin
     session.commit()
     run(extraction)
     found = records_of(session, storage, extraction)
-    assert [record["fields"] and record["fields"]["vendor"] for record in found] == [*VENDORS[:6], None]
-    num_flaky = sum(FLAKY in vendor for vendor in VENDORS[:6])
-    assert len(answering.asked) == 6 * 3 + num_flaky
+    assert [record["fields"] and record["fields"]["vendor"] for record in found] == [*VENDORS[:num_papers], None]
+    num_flaky = sum(FLAKY in vendor for vendor in VENDORS[:num_papers])
+    assert len(answering.asked) == num_papers * 3 + num_flaky

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -31,7 +32,7 @@ def _threads_as_before() -> Iterator[None]:
 
 
 def largest_difference(shown: str) -> float:
-    found = re.search(r"difference of the vectors: (\S+)", shown)
+    found = re.search(r"difference of the vectors in float32: (\S+);", shown)
     assert found is not None
     return float(found[1])
 
@@ -50,17 +51,31 @@ def test_words_are_whole_words_of_the_tokenizer(folder: Folder) -> None:
 def test_sides_make_the_same_vectors_and_a_peer_that_is_missing_is_named(
     folder: Folder, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("sentence_transformers", "onnxruntime"):
+    for name in ("sentence_transformers", "onnxruntime", "openvino"):
         monkeypatch.setitem(sys.modules, name, None)  # as if it were not installed
     options = ["--texts", "40", "--turns", "1", "--num-threads", "1"]
     assert main(["embeddings", "--model", str(folder.path), *options]) == 0
     shown = capsys.readouterr().out
-    assert re.search(r"^40 texts, \d+ tokens, 1 threads$", shown, re.MULTILINE)
-    assert re.search(r"^tokenmill +[\d.]+ texts/s +[\d.]+ CPU s$", shown, re.MULTILINE)
+    assert re.search(r"^40 texts, \d+ tokens, 1 threads, load [\d.]+$", shown, re.MULTILINE)
+    for dtype in ("float32", "bfloat16"):
+        assert re.search(rf"^tokenmill +{dtype} +[\d.]+ texts/s +[\d.]+ CPU s$", shown, re.MULTILINE)
+        assert re.search(rf"^openvino +{dtype} +not run: .*; pip install openvino$", shown, re.MULTILINE)
     assert re.search(r"^transformers .* tokenmill is [\d.]+ times as fast, in CPU time.* [\d.]+$", shown, re.MULTILINE)
-    assert re.search(r"^sentence-transformers +left out: .*; pip install sentence-transformers$", shown, re.MULTILINE)
-    assert re.search(r"^onnxruntime +left out: .*; pip install onnxruntime onnx onnxscript$", shown, re.MULTILINE)
+    for name, packages in (
+        ("sentence-transformers", "sentence-transformers"),
+        ("onnxruntime", "onnxruntime onnx onnxscript"),
+    ):
+        assert re.search(rf"^{name} +float32 +not run: .*; pip install {packages}$", shown, re.MULTILINE)
     assert largest_difference(shown) < 1e-5
+
+
+@pytest.mark.usefixtures("_threads_as_before")
+def test_texts_may_be_those_of_a_collection(folder: Folder, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = [{"kind": "document", "id": str(index), "text": "the sea is cold"} for index in range(5)]
+    (tmp_path / "documents.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    options = ["--documents", str(tmp_path / "documents.jsonl"), "--texts", "3", "--turns", "1", "--dtypes", "float32"]
+    assert main(["embeddings", "--model", str(folder.path), *options]) == 0
+    assert "3 texts, 18 tokens" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("_threads_as_before")
@@ -71,19 +86,20 @@ def test_other_poolings_are_those_of_the_folder(
     pads = {"qwen3": "<|endoftext|>", "bert": "[PAD]"}
     found = make_folder(tmp_path, model_type, pooling=pooling)
     found.write("tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": pads[model_type]})
-    assert main(["embeddings", "--model", str(tmp_path), "--texts", "40", "--turns", "1", "--num-threads", "1"]) == 0
+    options = ["--texts", "40", "--turns", "1", "--num-threads", "1", "--dtypes", "float32"]
+    assert main(["embeddings", "--model", str(tmp_path), *options]) == 0
     assert largest_difference(capsys.readouterr().out) < 1e-5
 
 
 @pytest.mark.usefixtures("_threads_as_before")
-@pytest.mark.parametrize("name", ["sentence_transformers", "onnxruntime"])
+@pytest.mark.parametrize("name", ["sentence_transformers", "onnxruntime", "openvino"])
 def test_a_peer_that_is_installed_makes_the_same_vectors(
     folder: Folder, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
     pytest.importorskip(name)
     assert main(["embeddings", "--model", str(folder.path), "--texts", "20", "--turns", "1"]) == 0
     shown = capsys.readouterr().out
-    assert re.search(rf"^{name.replace('_', '-')} +[\d.]+ texts/s", shown, re.MULTILINE)
+    assert re.search(rf"^{name.replace('_', '-')} +float32 +[\d.]+ texts/s", shown, re.MULTILINE)
     assert largest_difference(shown) < 1e-5
 
 

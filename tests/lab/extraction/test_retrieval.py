@@ -27,7 +27,7 @@ def test_a_collection_is_measured_from_its_file(tmp_path: Path, capsys: pytest.C
     (words,) = json.loads(capsys.readouterr().out)
     best_of_two = 1 + 1 / math.log2(3)
     assert words["ndcg_at_10"] == pytest.approx((1 + 1 / best_of_two) / 2)
-    assert words["recall_at_100"] == 0.75
+    assert words["recall_at_10"] == words["recall_at_100"] == 0.75
 
 
 def test_gain_is_less_the_later_a_relevant_document_comes() -> None:

@@ -1,6 +1,6 @@
-"""The text that a prompt shows: words that are side by side on a page are side by side in a line, padded with blanks.
+"""The text that a prompt shows: the document's own, in its order, with blanks as wide as the gaps on the page.
 
-Pages without columns, and formats without pages, are shown as plain text.
+Pages without gaps, and formats without pages, are shown as plain text.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from features.documents.extraction.documents.runs import Runs
 
 _BETWEEN_PAGES = "\n\n"
 _MAX_BLANKS = 4
+_CELL_BLANKS = 2  # at least, between the cells of a row
 _COLUMN_GAP = 3.0  # character widths: a wider gap between two words is no space of a line of prose
-_MIN_GAPS = 2  # of a page with columns
+_MIN_GAPS = 2  # of a page that is shown with its gaps
 _SAME_LINE = 0.5  # of the words' median height
 
 Ints = NDArray[np.int64]
@@ -73,41 +74,44 @@ def layout(document: Document) -> LayoutText:
 
 
 def _page(document: Document, page: Page, runs: Runs) -> LayoutText:
-    whole = np.array([[0, page.start, page.end - page.start]], np.int64)
-    placed = np.isfinite(runs.boxes).all(axis=1)
-    if not len(runs) or not placed.all():
-        return LayoutText(text=document.text[page.start : page.end], origins=whole)
+    whole = LayoutText(
+        text=document.text[page.start : page.end],
+        origins=np.array([[0, page.start, page.end - page.start]], np.int64),
+    )
+    if len(runs) < 2 or not np.isfinite(runs.boxes).all():
+        return whole
     x0, y0, x1, y1 = runs.boxes.T
     lengths = np.maximum(runs.spans[:, 1] - runs.spans[:, 0], 1)
     character = max(float(np.median((x1 - x0) / lengths)), 0.1)
-    order, is_first = _reading_order(x0, (y0 + y1) / 2, height=float(np.median(y1 - y0)))
-    gaps = (x0[order] - np.concatenate([[x0[order[0]]], x1[order[:-1]]])) / character
-    if np.count_nonzero((gaps > _COLUMN_GAP) & ~is_first) < _MIN_GAPS:
-        return LayoutText(text=document.text[page.start : page.end], origins=whole)
-    indents = np.where(is_first, (x0[order] - x0.min()) / character, gaps)
-    blanks = np.clip(np.rint(indents), ~is_first, _MAX_BLANKS).astype(np.int64)
-    return _set(document.text, runs.spans[order], blanks, is_first)
+    gaps = (x0[1:] - x1[:-1]) / character
+    is_beside = np.abs(np.diff(y0 + y1)) / 2 < _SAME_LINE * float(np.median(y1 - y0))
+    is_wide = is_beside & (gaps > _COLUMN_GAP)
+    if np.count_nonzero(is_wide) < _MIN_GAPS:
+        return whole
+    blanks = np.where(is_beside, np.clip(np.rint(gaps), 1, _MAX_BLANKS), 1).astype(np.int64)
+    line_of = np.cumsum(np.concatenate([[0], ~is_beside]))
+    is_spread = np.isin(line_of, line_of[1:][is_wide])
+    indents = np.clip(np.rint((x0 - x0[is_spread].min()) / character), 0, _MAX_BLANKS) * is_spread
+    return _spread(document.text, page, runs.spans.tolist(), blanks.tolist(), indents.astype(np.int64).tolist())
 
 
-def _reading_order(
-    x0: NDArray[np.float32], middle: NDArray[np.float32], *, height: float
-) -> tuple[Ints, NDArray[np.bool_]]:
-    """Return the words line by line from the left, and which of them begin a line."""
-    by_height = np.argsort(middle, kind="stable")
-    steps = np.diff(middle[by_height], prepend=middle[by_height[0]])
-    line = np.empty(len(middle), np.int64)
-    line[by_height] = np.cumsum(steps > _SAME_LINE * height)
-    order = np.lexsort((x0, line))
-    return order, np.diff(line[order], prepend=-1) > 0
+def _spread(text: str, page: Page, spans: list[list[int]], blanks: list[int], indents: list[int]) -> LayoutText:
+    """Write the words of a page with blanks by their gaps; signs between words stay."""
+    parts, origins = [" " * indents[0]], list[tuple[int, int, int]]()
+    length, end = indents[0], page.start
+    for number, (start, stop) in enumerate([*spans, [page.end, page.end]]):
+        between = text[end:start]
+        if 0 < number < len(spans) and between.isspace():
+            parts.append(_separator(between, blanks[number - 1], indents[number]))
+            length, end = length + len(parts[-1]), start
+        parts.append(text[end:stop])
+        origins.append((length, end, stop - end))
+        length, end = length + stop - end, stop
+    return LayoutText(text="".join(parts), origins=np.array(origins, np.int64))
 
 
-def _set(text: str, spans: Ints, blanks: Ints, is_first: NDArray[np.bool_]) -> LayoutText:
-    """Join words with their blanks; a word that begins a line is preceded by a line end."""
-    parts: list[str] = []
-    before = ["\n" + " " * count for count in range(_MAX_BLANKS + 1)], [" " * count for count in range(_MAX_BLANKS + 1)]
-    for (start, end), count, begins in zip(spans.tolist(), blanks.tolist(), is_first.tolist(), strict=True):
-        parts.append(before[0 if begins else 1][count])
-        parts.append(text[start:end])
-    lengths = spans[:, 1] - spans[:, 0]
-    ends = np.cumsum(blanks + is_first + lengths) - 1  # the first line end is left out
-    return LayoutText(text="".join(parts)[1:], origins=np.stack([ends - lengths, spans[:, 0], lengths], 1))
+def _separator(between: str, blanks: int, indent: int) -> str:
+    """Return what a prompt shows in place of blanks between two words."""
+    if "\n" in between:
+        return "\n" * between.count("\n") + " " * indent
+    return " " * max(blanks, _CELL_BLANKS) if "\t" in between else " " * blanks

@@ -172,9 +172,11 @@ def _only_branch(branches: Any, keyword: str, path: Path) -> tuple[Mapping[str, 
     if not isinstance(branches, list) or not all(isinstance(branch, Mapping) for branch in branches):
         _refuse(path, f"`{keyword}` must be a list of schemas")
     others = [branch for branch in branches if branch.get("type") != "null"]
+    if keyword != "allOf" and [branch.get("type") for branch in others] == ["number", "string"]:
+        others = others[:1]  # a Decimal of pydantic: a number fits it
     if len(others) != 1 or (keyword == "allOf" and len(branches) != 1):
         _refuse(path, f"`{keyword}` may have one schema, optionally with null; here it allows several shapes")
-    return others[0], len(branches) > 1
+    return others[0], any(branch.get("type") == "null" for branch in branches)
 
 
 def _type_of(node: Mapping[str, Any], path: Path) -> tuple[str, bool]:

@@ -12,13 +12,13 @@ from functools import cached_property
 from itertools import takewhile
 from typing import Any
 
-from features.documents.extraction.fields.dates import DATE, days_of
+from features.documents.extraction.fields.dates import DATE, is_surely
 from features.documents.extraction.fields.leaf import Kind
-from features.documents.extraction.fields.numbers import CURRENCY_CODES, currency
+from features.documents.extraction.fields.numbers import CURRENCY_CODES, MULTIPLIED, MULTIPLIERS, currency
 from features.documents.extraction.fields.values import is_same, normal_text
 from features.documents.extraction.grounding.values import ValueTarget
 
-_NUMBER = re.compile(r"(?<![\d.,])(?:(?<!\w)[-+−–]\s?)?\d(?:[\d.,'’]*\d)?(?:\s?%)?")
+_NUMBER = re.compile(rf"(?<![\d.,{MULTIPLIERS}])(?:(?<!\w)[-+−–]\s?)?\d(?:[\d.,'’]*\d)?(?!\d){MULTIPLIED}(?:\s?%)?")
 """A number, even if letters or brackets touch it, as in `12pcs`, `(3)` or `19 %`."""
 _SIGNS = re.compile(r"[\W_]+")
 _AROUND_WORD = re.compile(r"^[\W_]+|[\W_]+$")
@@ -94,7 +94,7 @@ class Standing:
     @cached_property
     def _numbers(self) -> frozenset[str]:
         """Return everything that may be a number, except days and months of dates."""
-        undated = DATE.sub(lambda date: _year(date.group()) if days_of(date) else date.group(), self.text)
+        undated = DATE.sub(lambda date: _year(date.group()) if is_surely(date) else date.group(), self.text)
         return frozenset(match.group() for match in _NUMBER.finditer(undated))
 
     @cached_property

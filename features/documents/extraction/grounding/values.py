@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
 
-from features.documents.extraction.fields.dates import DATE, days_of
+from features.documents.extraction.fields.dates import DATE, days_of, is_surely
 from features.documents.extraction.fields.leaf import Kind
-from features.documents.extraction.fields.numbers import NUMBER
+from features.documents.extraction.fields.numbers import MULTIPLIERS, NUMBER
 from features.documents.extraction.fields.values import Amount, Normal, normal_forms
 from features.documents.extraction.grounding.candidates import NO_CANDIDATES, Candidates, candidates
 from features.documents.extraction.grounding.normalised import THOUSANDS, Target
@@ -78,7 +78,7 @@ class ValueTarget:
         before = bisect_right(self._dates, start, key=lambda match: match.start()) - 1
         if before < 0 or sum(sign.isdigit() for sign in text) >= _YEAR_DIGITS:
             return False
-        return start + len(text) <= self._dates[before].end() and bool(days_of(self._dates[before]))
+        return start + len(text) <= self._dates[before].end() and is_surely(self._dates[before])
 
     def _number_texts(self) -> Iterator[tuple[int, str]]:
         """Yield everything that may be a number; digits separated by blanks both as one number and as several."""
@@ -87,7 +87,7 @@ class ValueTarget:
             start = match.end() - len(text)
             yield start, text
             parts = list(_PART.finditer(text))
-            if len(parts) > 1:
+            if len(parts) > 1 and text[-1] not in MULTIPLIERS:
                 yield from ((start + part.start(), part.group()) for part in parts)
 
 

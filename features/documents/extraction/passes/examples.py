@@ -17,6 +17,7 @@ from features.documents.extraction.fields.paths import ITEM, Path, Place, build
 from features.documents.extraction.fields.values import is_same_for
 from features.documents.extraction.grounding.align import Sought, ground
 from features.documents.extraction.grounding.spans import Span
+from features.documents.extraction.passes.enclosing import enclosed
 from features.documents.extraction.passes.findings import Finding
 
 MAX_EXAMPLES = 3
@@ -34,7 +35,7 @@ class Example:
 def examples_in_words(examples: Sequence[Example], group: Group, *, quotes: bool) -> str:
     """Return examples with their answers, as a prompt shows them."""
     return "\n\n".join(
-        f"Example, from another document:\n<example>\n{example.document_text}\n</example>\nAnswer: "
+        f"Example, from another document:\n{enclosed(example.document_text, 'example')}\nAnswer: "
         + json.dumps(_answer(example, group, quotes=quotes), ensure_ascii=False, separators=(",", ":"))
         for example in examples[:MAX_EXAMPLES]
     )

@@ -22,12 +22,13 @@ from features.documents.extraction.grounding.spans import Span
 from features.documents.extraction.passages.cutting import LEAST_TOKENS, Count, Cutter
 from features.documents.extraction.passages.passage import Passage, joined_spans
 from features.documents.extraction.retrieval.bm25 import Bm25
+from features.documents.extraction.retrieval.languages import language_of
 from features.documents.extraction.retrieval.postings import Postings
 from features.documents.extraction.retrieval.terms import Analyzer
 
-EXCERPT_RULES = (1, 2)
+EXCERPT_RULES = (1, 2, 3)
 """Versions of the rule for choosing passages. A job keeps its version, so that grounding sees the text of the prompt.
-Version 1 does not score neighbours (`_BESIDE`)."""
+Version 1 does not score neighbours (`_BESIDE`), 1 and 2 take each document for English."""
 
 _PASSAGE_TOKENS = (256, 128, 64, 32, LEAST_TOKENS)
 """Few sizes, so that groups with slightly different room share cut passages."""
@@ -42,7 +43,7 @@ _MAX_MISSES = 4
 _BYTES_PER_TOKEN = 2
 _BETWEEN = "\n\n"
 _LANGUAGE = "english"
-"""Language of most schemas; words of other languages stay mostly unchanged, in query and text alike."""
+"""Of documents whose language is unknown: words of other languages stay mostly unchanged, in query and text alike."""
 _CAPITAL_IN_NAME = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
@@ -117,7 +118,7 @@ class Showing:
             return self.whole
         max_tokens = max(max_tokens, LEAST_ROOM)
         passages, words = self._cut(max_tokens)
-        scores = words.scores(Analyzer(_LANGUAGE).terms(words_of(group)))
+        scores = words.scores(self._analyzer.terms(words_of(group)))
         if self._excerpt_rule > 1:
             scores = spread(scores)
         ranked = np.argsort(-scores, kind="stable")
@@ -129,12 +130,16 @@ class Showing:
         assert self._count is not None
         return self._count(self.whole.layout.text)
 
+    @cached_property
+    def _analyzer(self) -> Analyzer:
+        knows_language = self._excerpt_rule > 2
+        return Analyzer(language_of(self.whole.layout.text, _LANGUAGE) if knows_language else _LANGUAGE)
+
     def _cut(self, max_tokens: int) -> tuple[list[Passage], Bm25]:
         size = next(size for size in _PASSAGE_TOKENS if size * _PASSAGES_PER_EXCERPT <= max_tokens)
         if size not in self._cuts:
             passages = Cutter(count=self._likely_tokens, max_tokens=size).cut(self.whole.layout.text)
-            analyzer = Analyzer(_LANGUAGE)
-            words = Postings.of(analyzer.terms(self.whole.layout.text[one.start : one.end]) for one in passages)
+            words = Postings.of(self._analyzer.terms(self.whole.layout.text[one.start : one.end]) for one in passages)
             self._cuts[size] = passages, Bm25([words])
         return self._cuts[size]
 

@@ -15,6 +15,7 @@ from features.documents.extraction.fields.groups import Group
 from features.documents.extraction.fields.leaf import Kind, Leaf, LeafType
 from features.documents.extraction.fields.paths import ITEM, Path, spell
 from features.documents.extraction.fields.shapes import Container
+from features.documents.extraction.passes.enclosing import enclosed
 
 SYSTEM = "You read documents and say what stands in them. What a document does not say is null; never guess."
 
@@ -43,7 +44,7 @@ def request(
     document_text: str, *, shared: str, task: str, shape: Shape, name: str, schema: Mapping[str, Any]
 ) -> Request:
     """Return a request: the fields and examples (`shared`) and the document in the order of `shape`, then the task."""
-    document = f"<document>\n{document_text}\n</document>"
+    document = enclosed(document_text, "document")
     parts = [shared, document] if shape is Shape.FIELDS_FIRST else [document, shared]
     content = "\n\n".join(part for part in (*parts, task) if part)
     return Request(

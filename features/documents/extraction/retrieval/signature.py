@@ -17,6 +17,8 @@ class EmbeddingSignature:
     dimensions: int
     dtype: str = "float16"
     """Type in which they are stored."""
+    computed_in: str = "float32"
+    """Dtype of the model that made them."""
     query_prefix: str = ""
     document_prefix: str = ""
 

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from features.documents.extraction.fields.values import normal_text
+from features.documents.extraction.fields.writing import Meaning, meaning_of
 from features.documents.extraction.grounding.align import Sought, ground
 from features.documents.extraction.grounding.spans import Status
 from features.documents.extraction.passes.covering import Covered, CoveredReading
@@ -34,6 +35,8 @@ class Features:
     """Whether the words that were quoted for it, or from which it was concluded, occur in the document."""
     label_stands: bool | None = None
     """Whether words of its field stand beside it; None where the document has them nowhere."""
+    meaning: Meaning | None = None
+    """How it relates to the readings of its words; None if they have one."""
     is_followed: bool | None = None
     """Whether more words follow it on its line: often the rest of a truncated value."""
     agreement: Agreement | None = None
@@ -63,12 +66,13 @@ class Features:
     def from_json(cls, known: Mapping[str, Any]) -> Features:
         """Read the output of `to_json`."""
         status, agreement, logprobs = (known.get(name) for name in ("status", "agreement", "logprobs"))
-        covered = known.get("covered")
+        covered, meaning = known.get("covered"), known.get("meaning")
         return cls(
             **{
                 **known,
                 "status": None if status is None else Status(status),
                 "agreement": None if agreement is None else Agreement(agreement),
+                "meaning": None if meaning is None else Meaning(meaning),
                 "covered": None if covered is None else Covered(covered),
                 "logprobs": None if logprobs is None else ValueLogprobs(**logprobs),
                 "violations": tuple(known.get("violations", ())),
@@ -97,6 +101,7 @@ def features_of(
         stands_in_quote=_stands_in_quote(entry, text),
         quote_stands=_quote_stands(entry, text),
         label_stands=None if is_null else chosen.best.grounding.label_stands,
+        meaning=_meaning(entry, text),
         is_followed=_is_followed(entry, text),
         agreement=chosen.best.agreement,
         vote_share=len(chosen.findings) / num_findings,
@@ -128,6 +133,13 @@ def _quote_stands(entry: Merged, text: str) -> bool | None:
         return best.grounding.quote_stands
     words = normal_text(quote)
     return bool(words) and words in normal_text(text)
+
+
+def _meaning(entry: Merged, text: str) -> Meaning | None:
+    spans = entry.candidates[0].spans
+    if entry.value is None or not spans:
+        return None
+    return meaning_of(entry.value, text[spans[0].start : spans[0].end], entry.leaf.kind, text)
 
 
 def _is_followed(entry: Merged, text: str) -> bool | None:

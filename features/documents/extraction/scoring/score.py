@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from features.documents.extraction.fields.leaf import Leaf
+from features.documents.extraction.fields.writing import Meaning
 from features.documents.extraction.grounding.spans import Status
 from features.documents.extraction.passes.covering import Covered
 from features.documents.extraction.passes.findings import Agreement
@@ -40,6 +41,12 @@ _AGREEMENT = {
     Agreement.ELSEWHERE: (0.2, "a second reading has it at another place"),
     Agreement.DIFFERS: (-2.0, "a second reading has another value there"),
     Agreement.SILENT: (-0.3, ""),
+    None: (0.0, ""),
+}
+_MEANING = {
+    Meaning.SUPPORTED: (0.0, ""),
+    Meaning.OPEN: (-0.6, "its words have another reading, too"),
+    Meaning.CONTRADICTED: (-2.5, "other dates or numbers of the document are written so that it is another value"),
     None: (0.0, ""),
 }
 NOWHERE = "nothing in the document says so"
@@ -133,6 +140,7 @@ def _parts(features: Features) -> Iterator[tuple[float, str]]:
         return
     yield _STATUS[features.status]
     yield _AGREEMENT[features.agreement]
+    yield _MEANING[features.meaning]
     if features.stands_in_quote is False:
         yield _NOT_IN_QUOTE, "its quote does not hold it"
     if features.quote_stands is False:

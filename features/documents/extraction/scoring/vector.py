@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from features.documents.extraction.fields.writing import Meaning
 from features.documents.extraction.grounding.spans import Status
 from features.documents.extraction.passes.covering import Covered
 from features.documents.extraction.passes.findings import Agreement
@@ -17,7 +18,7 @@ NAMES = (
     *("has_logprobs", "mean_logprob", "min_logprob", "least_chance", "stated_chance", "margin"),
     *("covered_nothing", "covered_same", "covered_other", "covered_other_chance", "covered_null_chance"),
     *("has_ocr", "ocr_score", "retrieval_rank"),
-    *("label_beside", "label_elsewhere"),
+    *("label_beside", "label_elsewhere", "open_meaning", "contradicted_meaning"),
 )
 """In the order of a vector."""
 
@@ -58,4 +59,6 @@ def vector(features: Features) -> list[float]:
         float(features.retrieval_rank or 0),
         float(features.label_stands is True),
         float(features.label_stands is False),
+        float(features.meaning is Meaning.OPEN),
+        float(features.meaning is Meaning.CONTRADICTED),
     ]

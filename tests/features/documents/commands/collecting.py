@@ -14,7 +14,7 @@ from tests.cli.service import Service
 def http_of(service: Service) -> Iterator[httpx.Client]:
     """Open the service's API for calls without a command."""
     headers = {"Authorization": f"Bearer {service.api_key}"}
-    with httpx.Client(base_url=service.base_url, headers=headers, timeout=20) as http:
+    with httpx.Client(base_url=service.base_url, headers=headers, timeout=120) as http:
         yield http
 
 

@@ -129,7 +129,7 @@ def test_no_tenant_sees_anothers_collections_or_documents(http: httpx.Client, de
     url = f"/v1/collections/{collection_id}/documents"
     document_id = http.get(url).json()["data"][0]["id"]
     with httpx.Client(
-        base_url=deployment.url, headers={"Authorization": f"Bearer {deployment.new_key()}"}, timeout=20
+        base_url=deployment.url, headers={"Authorization": f"Bearer {deployment.new_key()}"}, timeout=120
     ) as other:
         assert other.get("/v1/collections").json()["data"] == []
         for path in (f"/v1/collections/{collection_id}", url, f"{url}/{document_id}"):
@@ -145,7 +145,7 @@ def test_no_tenant_sees_anothers_collections_or_documents(http: httpx.Client, de
 
 def test_limits_say_what_was_given_and_what_is_allowed(deploy: Callable[..., Any]) -> None:
     small = deploy(tenant_collections=1, collection_documents=1, max_document_bytes=6)
-    with httpx.Client(base_url=small.url, headers={"Authorization": f"Bearer {small.new_key()}"}, timeout=20) as http:
+    with httpx.Client(base_url=small.url, headers={"Authorization": f"Bearer {small.new_key()}"}, timeout=120) as http:
         url = f"/v1/collections/{collect(http)}/documents"
         second = http.post("/v1/collections", json={"name": "more"})
         assert (second.status_code, second.json()["error"]["code"]) == (429, "too_many_collections")

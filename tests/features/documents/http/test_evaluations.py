@@ -130,7 +130,7 @@ def test_documents_of_one_name_are_told_apart(http: httpx.Client, deployment: An
 def test_neither_extraction_nor_gold_is_anothers(http: httpx.Client, extraction_id: str, deployment: Any) -> None:
     file = gold(http, {"document": "1.txt", "fields": {"vendor": "Birch Ltd"}})
     headers = {"Authorization": f"Bearer {deployment.new_key()}"}
-    with httpx.Client(base_url=deployment.url, headers=headers, timeout=20) as other:
+    with httpx.Client(base_url=deployment.url, headers=headers, timeout=120) as other:
         assert measured(other, extraction_id).status_code == 404
         theirs = completed_extraction(other, deployment, SCHEMA, SURE)
         assert measured(other, theirs, file).status_code == 404

@@ -72,7 +72,7 @@ def work_off(deployment: Any, extraction_id: str, *, until: str | None = None) -
 def other(deployment: Any) -> Iterator[httpx.Client]:
     """A client of another tenant."""
     headers = {"Authorization": f"Bearer {deployment.new_key()}"}
-    with httpx.Client(base_url=deployment.url, headers=headers, timeout=20) as client:
+    with httpx.Client(base_url=deployment.url, headers=headers, timeout=120) as client:
         yield client
 
 
@@ -306,7 +306,7 @@ def test_a_collection_without_documents_is_asked_nothing(http: httpx.Client) -> 
 
 def test_what_no_batch_could_ask_is_refused_before_anything_is_read(deploy: Callable[..., Any]) -> None:
     small = deploy(max_batch_lines=3)
-    with httpx.Client(base_url=small.url, headers={"Authorization": f"Bearer {small.new_key()}"}, timeout=20) as http:
+    with httpx.Client(base_url=small.url, headers={"Authorization": f"Bearer {small.new_key()}"}, timeout=120) as http:
         body = {"collection_id": collect(http, GOOD, GOOD), "schema": SCHEMA, "model": MODEL}
         many = http.post("/v1/extractions", json=body | {"max_fields": 1})
         assert (many.status_code, many.json()["error"]["code"]) == (413, "too_many_lines")
@@ -385,7 +385,7 @@ def test_a_collection_in_use_is_not_deleted(http: httpx.Client, deployment: Any)
 
 def test_limits_of_extractions_and_schemas_are_told(deploy: Callable[..., Any]) -> None:
     small = deploy(tenant_open_extractions=1, max_schema_bytes=200)
-    with httpx.Client(base_url=small.url, headers={"Authorization": f"Bearer {small.new_key()}"}, timeout=20) as http:
+    with httpx.Client(base_url=small.url, headers={"Authorization": f"Bearer {small.new_key()}"}, timeout=120) as http:
         ask(http, GOOD)
         body = {"collection_id": collect(http, GOOD), "schema": SCHEMA, "model": MODEL}
         second = http.post("/v1/extractions", json=body)

@@ -275,7 +275,7 @@ def test_another_tenant_has_no_such_items(http: httpx.Client, extraction_id: str
     document_id = result(http, extraction_id)["document_id"]
     of = {"extraction_id": extraction_id, "document_id": document_id}
     headers = {"Authorization": f"Bearer {deployment.new_key()}"}
-    with httpx.Client(base_url=deployment.url, headers=headers, timeout=20) as other:
+    with httpx.Client(base_url=deployment.url, headers=headers, timeout=120) as other:
         assert other.get("/v1/reviews/items", params=of).status_code == 404
         wish = {**of, "change": "add", "path": "tags[0]", "value": "x"}
         assert other.post("/v1/reviews/items", json=wish).status_code == 404

@@ -72,5 +72,5 @@ def test_what_has_no_such_page_or_no_pages_is_refused_with_the_reason(http: http
 def test_no_tenant_sees_a_page_of_anothers_document(http: httpx.Client, deployment: Any) -> None:
     path = f"{document_of(http, 'a.pdf', PAPER)}/pages/0/image"
     headers = {"Authorization": f"Bearer {deployment.new_key()}"}
-    with httpx.Client(base_url=deployment.url, headers=headers, timeout=20) as other:
+    with httpx.Client(base_url=deployment.url, headers=headers, timeout=120) as other:
         assert other.get(path).status_code == 404

@@ -33,7 +33,7 @@ SURE = b"vendor: Birch Ltd\ntotal: 3"
 def other(deployment: Any) -> Iterator[httpx.Client]:
     """A client of another tenant."""
     headers = {"Authorization": f"Bearer {deployment.new_key()}"}
-    with httpx.Client(base_url=deployment.url, headers=headers, timeout=20) as client:
+    with httpx.Client(base_url=deployment.url, headers=headers, timeout=120) as client:
         yield client
 
 

@@ -42,7 +42,7 @@ def test_what_is_not_completed_has_nothing_to_review(extraction_id: tuple[Browse
 
 def test_an_evaluation_is_told_by_field_with_its_plots(browse: Browse, deployment: Any) -> None:
     key, gold = deployment.new_key(), b'{"document": "0.txt", "fields": {"vendor": "Elm <b>", "total": "3"}}'
-    with httpx.Client(base_url=deployment.url, headers={"Authorization": f"Bearer {key}"}, timeout=20) as http:
+    with httpx.Client(base_url=deployment.url, headers={"Authorization": f"Bearer {key}"}, timeout=120) as http:
         schema = {"type": "object", "properties": {"vendor": {"type": "string"}, "total": {"type": "string"}}}
         found = completed_extraction(http, deployment, schema, b"vendor: Birch Ltd\ntotal: 3")
         file = http.post("/v1/files", data={"purpose": "user_data"}, files={"file": ("<i>.jsonl", gold)}).json()["id"]

@@ -5,6 +5,7 @@ Other work on untrusted bytes is served the same way.
 
 from __future__ import annotations
 
+import io
 import signal
 from collections.abc import Callable
 from functools import partial
@@ -16,11 +17,13 @@ from confined import warm_child
 from confined.isolation import address_space_bytes, confine, widen_memory
 from features.documents.extraction.documents.limits import Limits, Progress
 from features.documents.extraction.documents.parsing import PARSERS, parse
+from features.documents.extraction.documents.process import rehearsal
 from features.documents.extraction.documents.process.frames import Kind, read_frame, write_frame
 from features.documents.extraction.documents.readers import ocr
 from features.documents.extraction.errors import DocumentCode, DocumentError
 
 _GRACE_SECONDS = 5.0  # the parent ends a slow child before; without a parent it ends itself
+_NUM_REHEARSALS = 10  # Python specializes code that has run some times
 
 
 Work = Callable[[bytes, str, Limits, Progress], bytes]
@@ -30,7 +33,15 @@ Work = Callable[[bytes, str, Limits, Progress], bytes]
 def main() -> None:
     """Serve a parent that reads files."""
     ocr.load()
+    rehearse()
     serve(_read, PARSERS)
+
+
+def rehearse() -> None:
+    """Read small files of every format, so that forks share what first readings load, specialize and cache."""
+    for name, content in rehearsal.files().items():
+        for _ in range(_NUM_REHEARSALS):
+            _answer(_read, content, name, Limits(), io.BytesIO())
 
 
 def serve(work: Work, ready_message: str) -> None:

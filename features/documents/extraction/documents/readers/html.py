@@ -1,6 +1,6 @@
 """HTML: the visible text, with headings and table cells.
 
-Runs no script and loads nothing; hidden text is left out.
+Runs no script and loads nothing; hidden text is read, and noted.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from features.documents.extraction.documents.limits import Limits
 from features.documents.extraction.documents.readers.flow import Flow
 from features.documents.extraction.documents.readers.plain import decode
 
-PARSER = f"html 1 selectolax {version('selectolax')}"
+PARSER = f"html 2 selectolax {version('selectolax')}"
 
 _CHARSET = re.compile(rb"<meta[^>]{0,200}?charset\s*=\s*[\"']?\s*([\w.:-]+)", re.I)
 _SKIPPED = frozenset({"script", "style", "noscript", "template", "svg", "iframe", "object", "select", "-comment"})
@@ -42,9 +42,11 @@ def document_of(markup: str, limits: Limits, notes: tuple[str, ...] = ()) -> Doc
     """Return the document that some markup shows."""
     root = LexborHTMLParser(markup).root
     builder = TextBuilder(limits)
+    writer = _Writer(Flow(builder))
     if root is not None:
-        _walk(root, _Writer(Flow(builder)))
-    return builder.build(Format.HTML, PARSER, notes)
+        _walk(root, writer)
+    hidden = (f"{writer.num_hidden} pieces of hidden text were read as well",) if writer.num_hidden else ()
+    return builder.build(Format.HTML, PARSER, (*notes, *hidden))
 
 
 def _walk(root: LexborNode, writer: _Writer) -> None:
@@ -69,10 +71,10 @@ def _walk(root: LexborNode, writer: _Writer) -> None:
 
 
 def _is_skipped(node: LexborNode) -> bool:
-    if node.is_text_node:
-        return False
-    if node.tag in _SKIPPED:
-        return True
+    return not node.is_text_node and node.tag in _SKIPPED
+
+
+def _is_hidden(node: LexborNode) -> bool:
     attributes = node.attributes
     return "hidden" in attributes or _HIDDEN.search(attributes.get("style") or "") is not None
 
@@ -83,12 +85,15 @@ class _Writer:
     def __init__(self, flow: Flow) -> None:
         self._flow = flow
         self._preformatted = 0
+        self._hidden = 0
+        self.num_hidden = 0
 
     def enter(self, node: LexborNode) -> None:
         tag, flow = node.tag or "", self._flow
         if node.is_text_node:
-            put = flow.exact if self._preformatted else flow.words
-            put(node.text_content or "")
+            put, text = flow.exact if self._preformatted else flow.words, node.text_content or ""
+            put(text)
+            self.num_hidden += self._hidden > 0 and not text.isspace()
         elif tag == "br":
             flow.line_break()
         elif tag == "table":
@@ -102,10 +107,12 @@ class _Writer:
         if tag in _HEADINGS:
             flow.enter_heading()
         self._preformatted += tag == "pre"
+        self._hidden += not node.is_text_node and _is_hidden(node)
 
     def leave(self, node: LexborNode) -> None:
         tag, flow = node.tag or "", self._flow
         self._preformatted -= tag == "pre"
+        self._hidden -= not node.is_text_node and _is_hidden(node)
         if tag in _HEADINGS:
             flow.leave_heading(_HEADINGS[tag])
         if tag == "table":

@@ -20,18 +20,18 @@ from features.documents.extraction.documents.readers import html
 from features.documents.extraction.documents.readers.plain import decode
 from features.documents.extraction.errors import DocumentCode, DocumentError
 
-PARSER = "mail 2"
+PARSER = "mail 3"
 
 ReadAttachment = Callable[[bytes, str, int], Document]
 """Of its bytes, its name and its nesting depth."""
 
 _FORMS_OF_A_BODY = frozenset({"alternative", "related"})
 _HEADERS = ("From", "To", "Cc", "Date", "Subject")
-_WHOLE_READING = frozenset({DocumentCode.NESTED_TOO_DEEPLY, DocumentCode.TOO_LARGE, DocumentCode.TOO_MANY_PAGES})
+_WHOLE_READING = frozenset({DocumentCode.TOO_LARGE, DocumentCode.TOO_MANY_PAGES})
 
 
 def read_mail(content: bytes, limits: Limits, *, depth: int, read_attachment: ReadAttachment) -> Document:
-    """Read a mail; unreadable attachments are noted. Raises DocumentError if mails are nested too deeply."""
+    """Read a mail; unreadable attachments, and mails nested too deeply, are noted by the mail around them."""
     if depth > limits.max_nesting:
         what = f"mails are nested more than {limits.max_nesting} deep; send the inner ones separately"
         raise DocumentError(DocumentCode.NESTED_TOO_DEEPLY, what)

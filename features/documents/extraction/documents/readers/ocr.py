@@ -13,7 +13,7 @@ import numpy as np
 import pypdfium2
 
 from features.documents.extraction.documents.canonical import canonical
-from features.documents.extraction.documents.readers.pdf_page import PageText
+from features.documents.extraction.documents.page_text import PageText
 
 _PIXELS_A_POINT = 200 / 72
 _MAX_SIDE_PIXELS = 2000  # maximum input of the models

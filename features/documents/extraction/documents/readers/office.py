@@ -20,7 +20,7 @@ from features.documents.extraction.documents.readers.flow import Flow
 from features.documents.extraction.documents.readers.package import Package
 from features.documents.extraction.errors import DocumentCode, DocumentError
 
-PARSER = f"office 1 lxml {version('lxml')}"
+PARSER = f"office 2 lxml {version('lxml')}"
 
 _W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 _A = "{http://schemas.openxmlformats.org/drawingml/2006/main}"
@@ -35,6 +35,7 @@ _SKIPPED = frozenset(
 )
 _NAMED_HEADING = re.compile(r"heading (\d)", re.I)
 _TITLES = {"title": 1, "ctrTitle": 1, "subTitle": 2}  # of PowerPoint's placeholders
+_OFF = frozenset({"0", "false", "off"})
 _BEFORE, _AFTER = ("header",), ("footnotes", "endnotes", "footer")
 
 
@@ -48,11 +49,15 @@ def read_docx(content: bytes, limits: Limits, progress: Progress) -> Document:
     parts += [main, *(link.member for kind in _AFTER for link in links if link.kind == kind)]
     builder = TextBuilder(limits)
     flow = Flow(builder)
+    num_hidden = 0
     progress.page(0)
     for part in parts:
         flow.block()
-        _walk(package.xml(part), flow, levels)
-    return builder.build(Format.DOCX, PARSER, _notes(package))
+        root = package.xml(part)
+        num_hidden += sum(map(_is_hidden, root.iter(f"{_W}r")))
+        _walk(root, flow, levels)
+    hidden = (f"{num_hidden} pieces of hidden text were read as well",) if num_hidden else ()
+    return builder.build(Format.DOCX, PARSER, (*_notes(package), *hidden))
 
 
 def read_pptx(content: bytes, limits: Limits, progress: Progress) -> Document:
@@ -62,6 +67,7 @@ def read_pptx(content: bytes, limits: Limits, progress: Progress) -> Document:
     members = {link.key: link.member for link in package.links(main)}
     builder = TextBuilder(limits)
     flow = Flow(builder)
+    hidden: list[int] = []
     for number, slide in enumerate(package.xml(main).iter(f"{_P}sldId")):
         progress.page(number)
         member = members.get(slide.get(f"{_R}id", ""))
@@ -69,12 +75,16 @@ def read_pptx(content: bytes, limits: Limits, progress: Progress) -> Document:
             raise DocumentError(DocumentCode.DAMAGED, f"slide {number + 1} is missing in the file", number)
         builder.page()
         flow.restart()
-        _walk(package.xml(member), flow, {})
+        root = package.xml(member)
+        if root.get("show") in _OFF:
+            hidden.append(number + 1)
+        _walk(root, flow, {})
         for link in package.links(member):
             if link.kind == "notesSlide":
                 flow.block()
                 _walk(package.xml(link.member), flow, {})
-    return builder.build(Format.PPTX, PARSER, _notes(package))
+    notes = (f"{len(hidden)} hidden slides were read as well, the first is slide {hidden[0]}",) if hidden else ()
+    return builder.build(Format.PPTX, PARSER, (*_notes(package), *notes))
 
 
 def _main(package: Package, root: str) -> str:
@@ -158,6 +168,12 @@ def _level(paragraph: etree._Element, levels: Mapping[str, int]) -> int | None:
     shape = body.getparent() if body is not None and body.tag == f"{_P}txBody" else None
     place = shape.find(f"{_P}nvSpPr/{_P}nvPr/{_P}ph") if shape is not None else None
     return _TITLES.get(place.get("type", "")) if place is not None else None
+
+
+def _is_hidden(run: etree._Element) -> bool:
+    """Tell whether a run of Word has text that is not shown."""
+    mark = run.find(f"{_W}rPr/{_W}vanish")
+    return mark is not None and mark.get(f"{_W}val") not in _OFF and run.find(f"{_W}t") is not None
 
 
 def _columns(cell: etree._Element) -> int:

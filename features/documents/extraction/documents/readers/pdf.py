@@ -1,6 +1,6 @@
 """PDF through PDFium: pages are read one by one and joined into one document.
 
-Decides which files and pages are refused, and which pages need OCR.
+Decides which files are refused, which pages are left out, and which need OCR.
 """
 
 from __future__ import annotations
@@ -14,25 +14,28 @@ import numpy as np
 import pypdfium2
 import pypdfium2.raw as pdfium
 
-from features.documents.extraction.documents.document import Document, Page
+from features.documents.extraction.documents.document import Cell, Document, Page
 from features.documents.extraction.documents.formats import Format
 from features.documents.extraction.documents.limits import Limits, Progress
+from features.documents.extraction.documents.page_text import PageText, with_lines
 from features.documents.extraction.documents.readers import ocr
-from features.documents.extraction.documents.readers.pdf_page import PageText, read_page
+from features.documents.extraction.documents.readers.pdf_page import read_page
+from features.documents.extraction.documents.reading_order.ordering import in_reading_order
 from features.documents.extraction.documents.runs import Runs
 from features.documents.extraction.errors import DocumentCode, DocumentError
 
-PARSER = f"pdf 1 pypdfium2 {version('pypdfium2')} {ocr.PARSER}"
+PARSER = f"pdf 2 pypdfium2 {version('pypdfium2')} {ocr.PARSER}"
 
 _BETWEEN_PAGES = "\n\n"
 _END_BYTES = 1 << 16
 _END = re.compile(rb"startxref\s+\d+")
-_FEW_CHARACTERS = 20
+_FEW_CHARACTERS = 200  # a stamp or a footer on a scan has fewer, a page of text more
+_MOST_NOTES = 10  # of single pages
 _LARGE_PART = 0.5  # of a page
 
 
 def read_pdf(content: bytes, limits: Limits, progress: Progress) -> Document:
-    """Read a PDF. Raises DocumentError, with the page if one cannot be read."""
+    """Read a PDF; pages that cannot be read are noted. Raises DocumentError if no page can be read."""
     with opened(content) as pdf:
         num_pages = len(pdf)
         if num_pages > limits.max_pages:
@@ -40,20 +43,25 @@ def read_pdf(content: bytes, limits: Limits, progress: Progress) -> Document:
             raise DocumentError(DocumentCode.TOO_MANY_PAGES, message, limits.max_pages)
         if num_pages == 0:
             raise DocumentError(DocumentCode.DAMAGED, "the PDF has no pages")
-        return _joined([_page(pdf, number, progress) for number in range(num_pages)], limits)
+        pages = _Pages(pdf, progress)
+        read = [pages.read(number) for number in range(num_pages)]
+        if len(pages.unreadable) == num_pages:
+            raise pages.unreadable[0]
+        return _joined(read, limits, (*_notes_of_file(content, num_pages), *pages.notes()))
 
 
 @contextmanager
 def opened(content: bytes) -> Iterator[pypdfium2.PdfDocument]:
     """Open a PDF including the content of its forms. Raises DocumentError."""
-    if not _END.search(content[-_END_BYTES:]):
-        raise DocumentError(DocumentCode.TRUNCATED, "the end of the PDF is missing: nothing says where its objects are")
     try:
         pdf = pypdfium2.PdfDocument(content)
     except pypdfium2.PdfiumError as error:
         if error.err_code == pdfium.FPDF_ERR_PASSWORD:
             message = "the PDF is protected by a password; save it without one"
             raise DocumentError(DocumentCode.ENCRYPTED, message) from None
+        if _is_cut(content):
+            message = "the end of the PDF is missing: nothing says where its objects are"
+            raise DocumentError(DocumentCode.TRUNCATED, message) from None
         raise DocumentError(DocumentCode.DAMAGED, f"the PDF cannot be opened: {error}") from None
     try:
         if pdf.get_formtype() != pdfium.FORMTYPE_NONE:
@@ -63,7 +71,11 @@ def opened(content: bytes) -> Iterator[pypdfium2.PdfDocument]:
         pdf.close()
 
 
-def _joined(pages: list[PageText], limits: Limits) -> Document:
+def _is_cut(content: bytes) -> bool:
+    return not _END.search(content[-_END_BYTES:])
+
+
+def _joined(pages: list[PageText], limits: Limits, notes: tuple[str, ...]) -> Document:
     starts, start = [], 0
     for number, page in enumerate(pages):
         starts.append(start)
@@ -75,7 +87,7 @@ def _joined(pages: list[PageText], limits: Limits) -> Document:
     return Document(
         text=_BETWEEN_PAGES.join(page.text for page in pages),
         pages=tuple(
-            Page(start=start, end=start + len(page.text), width=page.width, height=page.height)
+            Page(start=start, end=start + len(page.text), width=page.width or None, height=page.height or None)
             for start, page in zip(starts, pages, strict=True)
         ),
         runs=Runs(
@@ -84,32 +96,75 @@ def _joined(pages: list[PageText], limits: Limits) -> Document:
             boxes=np.concatenate([page.boxes for page in pages]),
             ocr_scores=np.concatenate([page.ocr_scores for page in pages]),
         ),
-        cells=(),
+        cells=_cells(pages, starts),
         headings=(),
         format=Format.PDF,
         parser=PARSER,
-        notes=_notes(pages),
+        notes=notes,
     )
 
 
-def _notes(pages: list[PageText]) -> tuple[str, ...]:
-    empty = [number for number, page in enumerate(pages, start=1) if not page.text.strip()]
-    if not empty:
+def _cells(pages: list[PageText], starts: list[int]) -> tuple[Cell, ...]:
+    """Return the cells of all pages; tables are numbered over the whole document."""
+    cells: list[Cell] = []
+    num_tables = 0
+    for page, by in zip(pages, starts, strict=True):
+        cells += (
+            Cell(start=by + start, end=by + end, table=num_tables + table, row=row, column=column)
+            for start, end, table, row, column in page.cells
+        )
+        num_tables += max((table + 1 for _, _, table, _, _ in page.cells), default=0)
+    return tuple(cells)
+
+
+def _notes_of_file(content: bytes, num_pages: int) -> tuple[str, ...]:
+    if not _is_cut(content):
         return ()
-    note = f"{len(empty)} of {len(pages)} pages have no text, the first is page {empty[0]}"
-    return (note if ocr.is_installed() else f"{note}; with the extra [ocr] pictures are read",)
+    return (f"the end of the PDF is missing: it may have had more than the {num_pages} pages that were read",)
 
 
-def _page(pdf: pypdfium2.PdfDocument, number: int, progress: Progress) -> PageText:
-    progress.page(number)
-    page = read_page(pdf, number)
-    if len(page.text.strip()) >= _FEW_CHARACTERS or not ocr.is_installed():
+class _Pages:
+    """Reads pages one by one, and remembers which cannot be read and which have no text."""
+
+    def __init__(self, pdf: pypdfium2.PdfDocument, progress: Progress) -> None:
+        self._pdf = pdf
+        self._progress = progress
+        self._empty: list[int] = []
+        self.unreadable: list[DocumentError] = []
+
+    def read(self, number: int) -> PageText:
+        """Return a page in reading order; an empty one if it cannot be read."""
+        self._progress.page(number)
+        try:
+            page = read_page(self._pdf, number)
+        except DocumentError as error:
+            self.unreadable.append(error)
+            return PageText.empty()
+        page = in_reading_order(self._with_picture(page, number))
+        if not page.text.strip():
+            self._empty.append(number)
         return page
-    whole_page = pdf[number]
-    if not _is_picture(whole_page):
-        return page
-    progress.picture()
-    return ocr.read_picture(whole_page) or page
+
+    def notes(self) -> tuple[str, ...]:
+        """Return notes of the pages that cannot be read, the first ten one by one, and of those without text."""
+        notes = [error.message for error in self.unreadable[:_MOST_NOTES]]
+        if (more := len(self.unreadable) - _MOST_NOTES) > 0:
+            notes.append(f"{more} more pages of the PDF cannot be read")
+        if self._empty:
+            note = f"{len(self._empty)} of {len(self._pdf)} pages have no text, the first is page {self._empty[0] + 1}"
+            notes.append(note if ocr.is_installed() else f"{note}; with the extra [ocr] pictures are read")
+        return tuple(notes)
+
+    def _with_picture(self, page: PageText, number: int) -> PageText:
+        """Return a page with the text of its picture, if it is a scan with hardly any text of its own."""
+        if len(page.text.strip()) >= _FEW_CHARACTERS or not ocr.is_installed():
+            return page
+        whole_page = self._pdf[number]
+        if not _is_picture(whole_page):
+            return page
+        self._progress.picture()
+        read = ocr.read_picture(whole_page)
+        return page if read is None else with_lines(page, read)
 
 
 def _is_picture(page: pypdfium2.PdfPage) -> bool:

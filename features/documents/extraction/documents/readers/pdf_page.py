@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import re
-from dataclasses import dataclass
 from itertools import repeat
 from typing import Any
 
@@ -18,6 +17,8 @@ import pypdfium2.raw as pdfium
 from numpy.typing import NDArray
 
 from features.documents.extraction.documents.canonical import canonical
+from features.documents.extraction.documents.page_text import PageText
+from features.documents.extraction.documents.reading_order.upright import quarter_turn
 from features.documents.extraction.errors import DocumentCode, DocumentError
 
 _WITHOUT_TEXT = {pdfium.FPDF_ANNOT_LINK, pdfium.FPDF_ANNOT_POPUP}
@@ -34,18 +35,6 @@ def _bound(function: Any, *arguments: Any) -> Any:
 
 
 _loose_char_box = _bound(pdfium.FPDFText_GetLooseCharBox, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PageText:
-    """The text of one page, with offsets from its start; boxes in points from the top left of the displayed page."""
-
-    text: str
-    width: float
-    height: float
-    spans: NDArray[np.int64]  # [words, 2], offsets in this page's canonical text
-    boxes: NDArray[np.float32]  # [words, 4]
-    ocr_scores: NDArray[np.float32]  # [words], NaN if none
 
 
 def read_page(pdf: pypdfium2.PdfDocument, number: int) -> PageText:
@@ -87,7 +76,7 @@ def _is_shown(page: Any, index: int) -> bool:
 def _page_text(page: Any, text_page: Any) -> PageText:
     raw = _raw_text(text_page)
     words = np.array([match.span() for match in _WORD.finditer(raw)], np.int64).reshape(-1, 2)
-    boxes = _word_boxes(text_page, _units(raw)[words])
+    boxes, steps = _word_boxes(text_page, _units(raw)[words])
     canonical_text = canonical(_without_unknown(raw, text_page))
     return PageText(
         text=canonical_text.text,
@@ -96,6 +85,7 @@ def _page_text(page: Any, text_page: Any) -> PageText:
         spans=canonical_text.offsets[words],
         boxes=_shown(boxes, page),
         ocr_scores=np.full(len(words), np.nan, np.float32),
+        turn=quarter_turn(*steps) - max(pdfium.FPDFPage_GetRotation(page), 0),
     )
 
 
@@ -133,8 +123,11 @@ def _without_unknown(raw: str, text_page: Any) -> str:
     return "".join(characters)
 
 
-def _word_boxes(text_page: Any, words: NDArray[np.int64]) -> NDArray[np.float32]:
-    """Return a box for each word, around its first and last character: left, top, right, bottom in PDF coordinates."""
+def _word_boxes(text_page: Any, words: NDArray[np.int64]) -> tuple[NDArray[np.float32], tuple[float, float]]:
+    """Return a box for each word, around its first and last character: left, top, right, bottom in PDF coordinates.
+
+    Also returns by how much words advance to the right and downward, all together.
+    """
     count = len(words)
     corners = np.zeros((count, 2, 4), np.float32)
     indexes = np.stack([words[:, 0], words[:, 1] - 1], 1).ravel().tolist()
@@ -145,7 +138,8 @@ def _word_boxes(text_page: Any, words: NDArray[np.int64]) -> NDArray[np.float32]
     if not all(results):
         corners[~np.array(results, bool).reshape(count, 2)] = np.nan
     lows, highs = np.fmin(corners[:, 0], corners[:, 1]), np.fmax(corners[:, 0], corners[:, 1])
-    return np.stack([lows[:, 0], highs[:, 1], highs[:, 2], lows[:, 3]], 1)
+    across, up = np.nansum(corners[:, 1, :2] - corners[:, 0, :2], axis=0).tolist()
+    return np.stack([lows[:, 0], highs[:, 1], highs[:, 2], lows[:, 3]], 1), (across, -up)
 
 
 def _shown(boxes: NDArray[np.float32], page: Any) -> NDArray[np.float32]:

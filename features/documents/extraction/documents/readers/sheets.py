@@ -5,7 +5,6 @@ Values as stored by Excel: numbers with up to 15 digits, dates in ISO 8601, last
 
 from __future__ import annotations
 
-import datetime
 import io
 import re
 from collections.abc import Iterator, Sequence
@@ -14,13 +13,14 @@ from importlib.metadata import version
 import python_calamine
 
 from features.documents.extraction.documents.builder import TextBuilder
+from features.documents.extraction.documents.cell_text import cell_text
 from features.documents.extraction.documents.document import Document
 from features.documents.extraction.documents.formats import Format
 from features.documents.extraction.documents.limits import Limits, Progress
 from features.documents.extraction.documents.readers.package import Package
 from features.documents.extraction.errors import DocumentCode, DocumentError
 
-PARSER = f"sheets 1 python-calamine {version('python-calamine')}"
+PARSER = f"sheets 2 python-calamine {version('python-calamine')}"
 
 _CELL = re.compile(rb"<(?:\w+:)?c\s[^>]{0,200}?\br=[\"']([A-Za-z]{1,99})(\d{1,99})[\"']")
 _MOST_COLUMNS, _MOST_ROWS = 16_384, 1_048_576  # limits of Office Open XML for a sheet
@@ -43,7 +43,12 @@ def read_xlsx(content: bytes, limits: Limits, progress: Progress) -> Document:
         builder.text(name)
         builder.heading(builder.length - len(name), level=1)
         _put(_rows(book, number), builder, number)
-    return builder.build(Format.XLSX, PARSER)
+    return builder.build(Format.XLSX, PARSER, _notes(book))
+
+
+def _notes(book: python_calamine.CalamineWorkbook) -> tuple[str, ...]:
+    hidden = [sheet.name for sheet in book.sheets_metadata if sheet.visible != python_calamine.SheetVisibleEnum.Visible]
+    return (f"{len(hidden)} hidden sheets were read as well, the first is {hidden[0]}",) if hidden else ()
 
 
 def _sheets(package: Package) -> list[str]:
@@ -111,18 +116,6 @@ def _put(rows: Iterator[tuple[int, int, Sequence[object]]], builder: TextBuilder
             if value != "":
                 builder.text(pending)
                 start, pending = builder.length, ""
-                builder.text(_shown(value))
+                builder.text(cell_text(value))
                 builder.cell(start, table=table, row=row, column=column)
             pending += "\t"
-
-
-def _shown(value: object) -> str:
-    if isinstance(value, bool):
-        return "TRUE" if value else "FALSE"
-    if isinstance(value, float):
-        return str(int(value)) if value.is_integer() and abs(value) < 1e15 else f"{value:.15g}"
-    if isinstance(value, datetime.datetime):
-        return value.isoformat(" ")
-    if isinstance(value, datetime.date | datetime.time):
-        return value.isoformat()
-    return str(value)

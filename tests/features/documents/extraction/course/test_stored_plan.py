@@ -44,14 +44,14 @@ def test_a_plan_of_another_release_is_refused() -> None:
     with pytest.raises(ExtractionError, match="another release"):
         StoredPlan.from_bytes(orjson.dumps(kept | {"version": 4}))
     with pytest.raises(ExtractionError, match="another release"):
-        StoredPlan.from_bytes(orjson.dumps(kept | {"excerpt_rule": 3}))
+        StoredPlan.from_bytes(orjson.dumps(kept | {"excerpt_rule": 4}))
 
 
 def test_a_plan_keeps_the_rule_by_which_its_documents_are_shown() -> None:
     new = StoredPlan(schema=SCHEMA, model="m", context=4096)
     kept = orjson.loads(new.to_bytes())
-    assert (kept["version"], kept.pop("excerpt_rule")) == (3, 2)
-    for stored, rule in ((new.to_bytes(), 2), (orjson.dumps(kept | {"version": 1}), 1)):
+    assert (kept["version"], kept.pop("excerpt_rule")) == (3, 3)
+    for stored, rule in ((new.to_bytes(), 3), (orjson.dumps(kept | {"version": 1}), 1)):
         read = StoredPlan.from_bytes(stored)
         window = StoredPlan.from_bytes(read.to_bytes()).job().window
         assert window is not None

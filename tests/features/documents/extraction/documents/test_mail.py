@@ -60,7 +60,7 @@ def test_attachments_are_named_and_documents_among_them_read_as_pages_of_their_o
     document = read(message)
     first, second, third = (document.text[page.start : page.end] for page in document.pages)
     assert first.endswith("Attachment: t.html (text/html)")
-    assert document.parser.startswith("mail 2; html 1 ")
+    assert document.parser.startswith("mail 3; html 2 ")
     assert (second, third) == ("x\n\nAttachment: u.html (text/html)", "y")
     assert [(cell.table, document.text[cell.start : cell.end]) for cell in document.cells] == [(0, "x"), (1, "y")]
 
@@ -81,9 +81,16 @@ def test_mails_in_mails_are_read_up_to_a_depth() -> None:
         "Subject: level 2",
         "Subject: level 1",
     ]
-    with pytest.raises(DocumentError, match="more than 3 deep") as refusal:
-        read(nested(4))
-    assert refusal.value.code == DocumentCode.NESTED_TOO_DEEPLY
+
+
+def test_a_mail_nested_too_deeply_costs_itself_and_not_the_mails_around_it() -> None:
+    document = read(nested(5))
+    assert [line for line in document.text.splitlines() if line.startswith("Subject")] == [
+        *("Subject: level 5", "Subject: level 4", "Subject: level 3")
+    ]
+    (note,) = document.notes
+    assert DocumentCode.NESTED_TOO_DEEPLY in note
+    assert "more than 3 deep" in note
 
 
 def test_parts_that_lie_endlessly_in_one_another_are_refused() -> None:

@@ -67,6 +67,36 @@ def test_embedded_files_are_noted() -> None:
     assert document.notes == ("1 embedded files were not read, the first is word/embeddings/other.docx",)
 
 
+@pytest.mark.parametrize(("mark", "num_hidden"), [("<w:vanish/>", 1), ('<w:vanish w:val="0"/>', 0), ("<w:b/>", 0)])
+def test_hidden_text_of_a_word_file_is_read_and_noted(mark: str, num_hidden: int) -> None:
+    document = read(
+        with_body(f"<w:p><w:r><w:rPr>{mark}</w:rPr><w:t>secret</w:t></w:r><w:r><w:t> shown</w:t></w:r></w:p>")
+    )
+    assert "secret shown" in document.text
+    assert [note[:2] for note in document.notes] == ["1 "] * num_hidden
+
+
+def test_hidden_slides_are_read_and_noted() -> None:
+    hidden = changed(
+        slides_file(), "ppt/slides/slide2.xml", lambda xml: xml.replace(b"<p:sld ", b'<p:sld show="0" ', 1)
+    )
+    document = read(hidden)
+    assert document.text == read(slides_file()).text
+    (note,) = document.notes
+    assert note.startswith("1 hidden")
+    assert note.endswith("slide 2")
+
+
+@pytest.mark.parametrize("state", ["hidden", "veryHidden", "visible"])
+def test_hidden_sheets_are_read_and_noted(state: str) -> None:
+    mark = f'<sheet name="Costs" state="{state}"'.encode()
+    book = sheets_file({(0, 0): "Pens"})
+    document = read(changed(book, "xl/workbook.xml", lambda xml: xml.replace(b'<sheet name="Costs"', mark)))
+    assert document.text.startswith("Costs\nPens")
+    assert len(document.notes) == (state != "visible")
+    assert all(note.startswith("1 hidden") and note.endswith("Costs") for note in document.notes)
+
+
 def test_a_slide_is_a_page() -> None:
     document = read(slides_file())
     assert pages(document) == ["Results\nof the year\nSpeak slowly.", "one\ntwo\nSum\n\t7"]

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from features.documents.extraction.documents.document import Document
 from features.documents.extraction.documents.limits import Limits
+from features.documents.extraction.documents.page_text import PageText
 from features.documents.extraction.documents.parsing import parse
+from features.documents.extraction.documents.readers import ocr
 from features.documents.extraction.documents.readers.pdf import opened
 from features.documents.extraction.documents.runs import Box
 from features.documents.extraction.errors import DocumentCode, DocumentError
 from lab.extraction.pages import make_pdf
-from lab.extraction.pdf_writer import PdfPage, Words, frame, pdf_objects, write_pdf
+from lab.extraction.pdf_writer import PdfPage, Picture, Words, frame, pdf_objects, write_pdf
 from tests.features.documents.extraction.documents import builders
 
 
@@ -68,7 +71,7 @@ def test_boxes_turn_with_their_page(rotation: int, corner: tuple[float, float]) 
 
 
 def test_a_word_that_runs_upward_has_a_tall_box() -> None:
-    document = read(write_pdf([PdfPage(words=(Words(x=50, y=200, text="upward", is_upright=False),))]))
+    document = read(write_pdf([PdfPage(words=(Words(x=50, y=200, text="upward", turn=90),))]))
     box = box_of(document, "upward")
     assert box.y1 - box.y0 > 2 * (box.x1 - box.x0)
     assert box.y1 == pytest.approx(200, abs=2)
@@ -157,12 +160,81 @@ def test_a_pdf_without_any_text_fails_and_names_what_reads_pictures(pages: list[
     assert (refusal.value.code, refusal.value.page) == (DocumentCode.NO_TEXT, None)
 
 
-def test_a_page_that_cannot_be_read_is_named() -> None:
-    objects = pdf_objects([page("a"), page("b")])
-    objects[5] = b"null"
-    with pytest.raises(DocumentError, match="page 2 of the PDF cannot be read") as refusal:
-        read(frame(objects))
-    assert (refusal.value.code, refusal.value.page) == (DocumentCode.DAMAGED, 1)
+def test_a_pdf_without_its_end_is_read_and_noted_if_its_pages_are_there() -> None:
+    whole = write_pdf([page("a"), page("b")])
+    document = read(whole[: whole.index(b"startxref")])
+    assert document.text == "a\n\nb"
+    (note,) = document.notes
+    assert "end" in note
+    assert "2 pages" in note
+    assert read(write_pdf([page("a")])).notes == ()
+
+
+def broken(*numbers: int, num_pages: int) -> bytes:
+    objects = pdf_objects([page(f"text {number}") for number in range(num_pages)])
+    for number in numbers:
+        objects[3 + 2 * number] = b"null"
+    return frame(objects)
+
+
+def test_a_page_that_cannot_be_read_is_noted_and_the_others_are_read() -> None:
+    document = read(broken(1, num_pages=3))
+    assert document.text == "text 0\n\n\n\ntext 2"
+    assert [document.text[page.start : page.end] for page in document.pages] == ["text 0", "", "text 2"]
+    assert words(document)[-1] == ("2", 2)
+    (note,) = document.notes
+    assert "page 2 " in note
+    assert (document.pages[1].width, document.pages[1].height) == (None, None)
+
+
+def test_of_many_pages_that_cannot_be_read_the_first_are_named_and_the_others_counted() -> None:
+    document = read(broken(*range(1, 15), num_pages=15))
+    assert len(document.notes) == 11
+    assert document.notes[-1].startswith("4 more pages")
+
+
+def test_a_pdf_of_which_no_page_can_be_read_is_damaged() -> None:
+    with pytest.raises(DocumentError) as refusal:
+        read(broken(0, 1, num_pages=2))
+    assert (refusal.value.code, refusal.value.page) == (DocumentCode.DAMAGED, 0)
+
+
+def picture_of(*lines: tuple[str, Box]) -> PageText:
+    """Return what OCR reads."""
+    ends = np.cumsum([len(text) + 1 for text, _ in lines]) - 1
+    return PageText(
+        text="\n".join(text for text, _ in lines),
+        width=595,
+        height=842,
+        spans=np.stack([ends - [len(text) for text, _ in lines], ends], 1),
+        boxes=np.array([(box.x0, box.y0, box.x1, box.y1) for _, box in lines], np.float32),
+        ocr_scores=np.full(len(lines), 0.9, np.float32),
+    )
+
+
+@pytest.mark.parametrize("turn", [0, 90])
+def test_a_scan_with_a_stamp_is_read_by_ocr_beside_the_stamp(monkeypatch: pytest.MonkeyPatch, turn: int) -> None:
+    stamp = Words(x=300, y=700, text="RECEIVED 2026-03-04, ACCOUNTS PAYABLE", turn=turn)
+    lines = [
+        ("Invoice 4711", Box(x0=50, y0=80, x1=150, y1=95)),
+        ("Total 7.00 euro", Box(x0=50, y0=120, x1=170, y1=135)),
+    ]
+    if not turn:
+        lines.append(("RECElVED 2O26-O3-04, ACC0UNTS", Box(x0=298, y0=690, x1=500, y1=703)))
+    monkeypatch.setattr(ocr, "is_installed", lambda: True)
+    monkeypatch.setattr(ocr, "read_picture", lambda _page: picture_of(*lines))
+    scan = Picture(x=0, y=0, width=595, height=842)
+    document = read(write_pdf([PdfPage(words=(stamp,), pictures=(scan,)), page("text " * 60)]))
+    assert document.text.startswith("Invoice 4711\nTotal 7.00 euro\nRECEIVED 2026-03-04, ACCOUNTS PAYABLE\n\n")
+    assert [run.ocr_score is None for run in document.runs[:3]] == [False, False, True]
+    assert all(document.text[run.start : run.end] in document.text for run in document.runs)
+
+
+def test_a_page_of_text_over_a_picture_is_not_read_by_ocr(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ocr, "is_installed", lambda: True)
+    background = Picture(x=0, y=0, width=595, height=842)
+    lines = tuple(Words(x=50, y=100 + 12 * row, text="a line of the text of this page") for row in range(9))
+    assert read(write_pdf([PdfPage(words=lines, pictures=(background,))])).text.count("a line") == 9
 
 
 def test_a_pdf_with_too_many_pages_is_refused() -> None:

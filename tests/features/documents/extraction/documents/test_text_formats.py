@@ -67,7 +67,7 @@ def test_json_is_read_as_it_stands() -> None:
         ("<p>a<b>b</b> c\n d</p>e", "ab c d\ne"),
         ("<p>one<p>two", "one\ntwo"),
         ("a<br>b<br><br>c", "a\nb\n\nc"),
-        ("<script>x</script><style>y</style><p hidden>z<p style='display: none'>z<p>shown", "shown"),
+        ("<script>x</script><style>y</style><p>shown", "shown"),
         ("a &amp; b &euro;<!-- c -->", "a & b €"),
         ("<pre>  a\n   b</pre>c", "  a\n   b\nc"),
         ("<ul><li>one<li>two</ul>", "one\ntwo"),
@@ -76,6 +76,14 @@ def test_json_is_read_as_it_stands() -> None:
 )
 def test_html_becomes_the_text_that_is_shown(markup: str, text: str) -> None:
     assert read(f"<html>{markup}", "a.html").text == text
+
+
+def test_hidden_text_of_html_is_read_and_noted() -> None:
+    document = read("<html><p hidden>a<b>b</b><p style='display: none'>c<p hidden> <p>shown", "a.html")
+    assert document.text == "ab\nc\nshown"
+    assert len(document.notes) == 1
+    assert document.notes[0].startswith("3 ")
+    assert read("<html><p>shown<p hidden> ", "a.html").notes == ()
 
 
 def test_cells_of_html_know_their_rows_and_columns() -> None:

@@ -90,10 +90,19 @@ def test_a_default_answers_nothing(field: dict[str, Any]) -> None:
     assert FieldSchema.parse(with_field(field)) == FieldSchema.parse(with_field(without))
 
 
+@pytest.mark.parametrize("keyword", ["anyOf", "oneOf"])
+@pytest.mark.parametrize("null", [[], [{"type": "null"}]])
+def test_a_decimal_of_pydantic_is_asked_as_a_number(keyword: str, null: list[dict[str, Any]]) -> None:
+    number = {"type": "number", "minimum": 0}
+    decimal = {keyword: [number, {"type": "string", "pattern": r"^\d+$"}, *null], "title": "Total"}
+    assert FieldSchema.parse(with_field(decimal)) == FieldSchema.parse(with_field({keyword: [number, *null]}))
+
+
 @pytest.mark.parametrize(
     ("field", "reason"),
     [
         ({"anyOf": [{"type": "string"}, {"type": "number"}]}, "allows several shapes"),
+        ({"anyOf": [{"type": "number"}, {"type": "string"}, {"type": "boolean"}]}, "allows several shapes"),
         ({"$ref": "#/$defs/A", "anyOf": [{"type": "string"}]}, "`\\$ref` and `anyOf` are both given"),
         ({"type": ["string", "number"]}, "`type` is"),
         ({"type": "string", "not": {"const": ""}}, "`not` is not understood"),

@@ -114,10 +114,24 @@ def test_a_prompt_shows_what_stands_beside_the_words_of_its_fields_too() -> None
     assert said[2] not in as_before.excerpt(0, as_before.showing(document)).layout.text
 
 
+def test_passages_of_a_document_are_chosen_in_its_language() -> None:
+    draw = random.Random(5)
+    words = ("der", "die", "und", "ist", "nicht", "mit", "Garten", "Wetter", "Straße", "Zeitung")
+    filler = [" ".join(draw.choices(words, k=40)) for _ in range(400)]
+    said = "An Miete sind monatlich 950,00 fällig"
+    document = parse("\n\n".join([*filler[:250], said, *filler[250:]]).encode(), "long.txt", Limits())
+    schema = {"type": "object", "properties": {"x": {"type": "number", "description": "Höhe der Mieten"}}}
+    asked = job(max_tokens=700, schema=schema)
+    assert said in asked.excerpt(0, asked.showing(document)).layout.text
+    assert asked.window is not None
+    as_before = replace(asked, window=replace(asked.window, excerpt_rule=2))
+    assert said not in as_before.excerpt(0, as_before.showing(document)).layout.text
+
+
 def test_a_job_by_another_rule_of_what_is_shown_is_another_job(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = job(max_tokens=700)
     before = asked.identity()
-    monkeypatch.setattr("features.documents.extraction.course.job.EXCERPT_RULES", (1, 2, 3))
+    monkeypatch.setattr("features.documents.extraction.course.job.EXCERPT_RULES", (1, 2, 3, 4))
     assert asked.identity() != before
 
 
@@ -155,7 +169,7 @@ def test_where_doubts_would_leave_no_room_the_first_question_has_it_all(long_doc
             f"what_the_contract_says_of_the_clause_with_number_{number}": {"type": "string"} for number in range(24)
         },
     }
-    max_tokens = longest_prompt(job(max_tokens=2000, schema=wide), "") + 256 + 90
+    max_tokens = longest_prompt(job(max_tokens=2000, schema=wide), "") + 256 + 80
     asked = job(max_tokens=max_tokens, schema=wide)
     shown = asked.excerpt(0, asked.showing(long_document)).layout.text
     assert longest_prompt(asked, shown) + 256 > max_tokens

@@ -9,6 +9,7 @@ import pytest
 
 from features.documents.extraction.errors import RetrievalError
 from features.documents.extraction.retrieval.index import Index
+from features.documents.extraction.retrieval.languages import language_of
 from features.documents.extraction.retrieval.ranking import Hit, fused
 from features.documents.extraction.retrieval.segment import Segment
 from features.documents.extraction.retrieval.signature import Signature
@@ -135,6 +136,39 @@ def test_words_are_found_by_their_stem_in_a_known_language_and_as_they_are_in_no
     assert Analyzer("german").terms("Mieten") == Analyzer("german").terms("Miete")
     assert Analyzer("simple").terms("The ﬁnal leases") == ["the", "final", "leases"]
     assert Analyzer("simple").terms("1,234.50 a_b") == ["1,234.50", "1", "234", "50", "a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("text", "terms"),
+    [
+        ("東京都の iPhone用ケース", ["東京", "京都", "都の", "iphone", "用ケ", "ケー", "ース"]),
+        ("第2章 車", ["第", "2", "章", "車"]),
+        ("ภาษาไทย", ["ภา", "าษ", "ษา", "าไ", "ไท", "ทย"]),
+        ("हिन्दी भाषा।", ["हिन्दी", "भाषा"]),
+        ("한국어 문서", ["한국어", "문서"]),
+        ("عُمان قهوة", ["عُمان", "قهوة"]),
+    ],
+)
+def test_scripts_without_spaces_give_pairs_of_characters_and_others_keep_their_marks(
+    text: str, terms: list[str]
+) -> None:
+    assert Analyzer("simple").terms(text) == terms
+
+
+@pytest.mark.parametrize(
+    ("text", "language"),
+    [
+        ("Die Rechnung ist in den nächsten dreißig Tagen zu zahlen, und der Betrag ist fällig.", "german"),
+        ("La facture est payable dans les trente jours qui suivent la livraison de la marchandise.", "french"),
+        ("The invoice is to be paid within thirty days of the delivery of the goods.", "english"),
+        ("El pago de la factura se hará en los treinta días que siguen a la entrega.", "spanish"),
+        ("東京都の契約書", "none"),
+        ("1,234.50 119.00 R-17", "none"),
+        ("", "none"),
+    ],
+)
+def test_the_language_of_a_text_is_known_by_its_common_words(text: str, language: str) -> None:
+    assert language_of(text, "none") == language
 
 
 def test_an_unknown_language_is_refused_with_those_that_are_known() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import jsonschema_rs
@@ -170,3 +171,25 @@ def test_a_made_up_quote_leaves_a_trace(value: str, quote: str, is_reviewed: boo
     merged = merge(schema, [ground_readings(readings, group, TEXT)])
     (evidence,) = done_record(schema, merged, DOCUMENT, name="a.txt", sha256="", usage={})["evidence"]
     assert (evidence["review"], bool(evidence["reasons"])) == (is_reviewed, is_reviewed)
+
+
+@pytest.mark.parametrize(
+    ("answer", "due", "num_reasons", "is_reviewed"),
+    [
+        ("2024-04-03", "25/04/2024", 0, False),
+        ("2024-03-04", "25/04/2024", 1, True),
+        ("2024-04-03", "04/04/2024", 1, True),
+        ("2024-04-03", "", 1, True),
+    ],
+)
+def test_a_date_with_two_readings_says_so_unless_other_dates_decide(
+    answer: str, due: str, num_reasons: int, *, is_reviewed: bool
+) -> None:
+    schema = FieldSchema.parse(b'{"type": "object", "properties": {"issued": {"type": "string", "format": "date"}}}')
+    (group,) = groups(schema)
+    text = f"Issued 03/04/2024\nDue {due}\n"
+    document = replace(DOCUMENT, text=text, pages=(Page(start=0, end=len(text)),))
+    readings = read_answer(json.dumps({"issued": said(answer, "Issued 03/04/2024")}), group, quotes=True).readings
+    merged = merge(schema, [ground_readings(readings, group, text)])
+    (evidence,) = done_record(schema, merged, document, name="a.txt", sha256="", usage={})["evidence"]
+    assert (len(evidence["reasons"]), evidence["review"]) == (num_reasons, is_reviewed)

@@ -15,6 +15,7 @@ from features.documents.extraction.fields.groups import groups
 from features.documents.extraction.fields.leaf import Leaf, LeafType, Metric
 from features.documents.extraction.fields.paths import Path
 from features.documents.extraction.fields.schema import FieldSchema
+from features.documents.extraction.fields.writing import Meaning
 from features.documents.extraction.grounding.spans import Grounding, Span, Status
 from features.documents.extraction.passes.answers import read_answer
 from features.documents.extraction.passes.covering import Covered
@@ -63,6 +64,8 @@ def entry(value: object, quote: str | None, path: Path = ("total",)) -> Merged:
         ({"violations": ("the check a == b fails",)}, "the check a == b fails"),
         ({"ocr_score": 0.6}, "hard to read"),
         ({"logprobs": ValueLogprobs(mean=-1.0, minimum=-3.0)}, "the model was unsure"),
+        ({"meaning": Meaning.OPEN}, "another reading"),
+        ({"meaning": Meaning.CONTRADICTED}, "another value"),
     ],
 )
 def test_what_speaks_against_a_value_lowers_its_score_and_is_told(changes: dict[str, object], reason: str) -> None:
@@ -318,6 +321,7 @@ def test_evidence_has_the_page_and_the_box_of_each_place() -> None:
         {"logprobs": None, "status": None, "agreement": None},
         {"violations": ("no day",), "ocr_score": 0.5, "retrieval_rank": 0},
         {"covered": Covered.OTHER, "covered_chance": 0.5},
+        {"meaning": Meaning.OPEN},
     ],
 )
 def test_features_are_the_same_after_they_were_stored(changes: dict[str, object]) -> None:

@@ -1,0 +1,35 @@
+"""Turns boxes so that text runs from left to right, and finds words that run in another direction than the others."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Boxes = NDArray[np.float32]
+
+_TALL = 2.5
+"""A word this many times as high as letters, and higher than wide, runs upward or downward."""
+
+
+def upright(boxes: Boxes, *, turn: int, width: float, height: float) -> Boxes:
+    """Return boxes of a page as after turning it to the right by quarter turns."""
+    for _ in range(turn % 4):
+        x0, y0, x1, y1 = boxes.T
+        boxes = np.stack([height - y1, x0, height - y0, x1], 1)
+        width, height = height, width
+    return boxes
+
+
+def quarter_turn(across: float, down: float) -> int:
+    """Return the quarter turns to the left of text that advances by these sums of steps on the displayed page."""
+    if abs(across) >= abs(down):
+        return 0 if across >= 0 else 2
+    return 1 if down < 0 else 3
+
+
+def runs_across(boxes: Boxes) -> NDArray[np.bool_]:
+    """Tell for each word of an upright page whether it runs across it."""
+    widths, heights = boxes[:, 2] - boxes[:, 0], boxes[:, 3] - boxes[:, 1]
+    letter = float(np.median(np.minimum(widths, heights)))
+    across: NDArray[np.bool_] = (heights <= _TALL * letter) | (heights <= widths)
+    return across

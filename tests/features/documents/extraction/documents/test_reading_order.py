@@ -1,0 +1,176 @@
+"""Tests of the order of words on pages: columns, forms, turned pages, tables."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from features.documents.extraction.documents.document import Document
+from features.documents.extraction.documents.layout import layout
+from features.documents.extraction.documents.limits import Limits
+from features.documents.extraction.documents.page_text import PageText
+from features.documents.extraction.documents.parsing import parse
+from features.documents.extraction.documents.reading_order.ordering import in_reading_order
+from features.documents.extraction.documents.runs import Run
+from lab.extraction.page_layouts import held_out, usual
+from lab.extraction.page_layouts.typesetting import MadePage
+from lab.extraction.pages import make_pages
+from lab.extraction.pdf_writer import PdfPage, Words, write_pdf
+from lab.extraction.reading_order import compare
+from tests.features.documents.extraction.documents import builders
+
+MADE = [make(random.Random(f"test {number}")) for number, make in enumerate((*usual.LAYOUTS, *held_out.LAYOUTS))]
+
+
+def read(*words: Words, rotation: int = 0) -> Document:
+    return parse(write_pdf([PdfPage(words=words, rotation=rotation)]), "a.pdf", Limits())
+
+
+def words_of(document: Document) -> list[str]:
+    return [document.text[run.start : run.end] for run in document.runs]
+
+
+def run_of(document: Document, word: str) -> Run:
+    (run,) = (run for run in document.runs if document.text[run.start : run.end] == word)
+    return run
+
+
+@pytest.mark.parametrize("made", MADE, ids=[made.layout for made in MADE])
+def test_text_and_prompt_have_the_order_in_which_people_read(made: MadePage) -> None:
+    reading = compare(made)
+    assert max(reading.text_error, reading.prompt_error) <= 0.05
+    assert reading.whole_in_text == reading.whole_in_prompt == reading.num_sentences
+    assert reading.right_cells == reading.num_cells
+
+
+def test_a_page_in_order_keeps_its_text() -> None:
+    pdf = write_pdf(make_pages(1, seed=4))
+    document = parse(pdf, "a.pdf", Limits())
+    page = PageText(
+        text=document.text,
+        width=595,
+        height=842,
+        spans=document.runs.spans,
+        boxes=document.runs.boxes,
+        ocr_scores=document.runs.ocr_scores,
+    )
+    assert in_reading_order(page) is page
+
+
+def test_a_word_that_goes_on_in_the_next_column_is_whole() -> None:
+    left = [Words(x=50, y=100 + 12 * row, text="the words of the left column are here") for row in range(4)]
+    left.append(Words(x=50, y=148, text="and the last of them is an exam-"))
+    right = [Words(x=320, y=100, text="ple that goes on with other words here")]
+    right += [Words(x=320, y=112 + 12 * row, text="the words of the right column are here") for row in range(4)]
+    across = [line for pair in zip(left, right, strict=True) for line in pair]
+    document = read(*across)
+    assert "is an example that goes on" in document.text
+    assert words_of(document).count("exam") == words_of(document).count("ple") == 1
+    assert run_of(document, "exam").box.x0 < 300 < run_of(document, "ple").box.x0  # type: ignore[union-attr]
+
+
+def test_boxes_move_with_their_words_and_stay_where_they_are_displayed() -> None:
+    document = read(
+        Words(x=300, y=400, text="second", turn=180),
+        Words(x=500, y=400, text="first", turn=180),
+        Words(x=500, y=380, text="third", turn=180),
+    )
+    assert document.text == "first second\nthird"
+    first, second = run_of(document, "first").box, run_of(document, "second").box
+    assert first is not None
+    assert second is not None
+    assert first.x1 == pytest.approx(500, abs=1)
+    assert second.x1 == pytest.approx(300, abs=1)
+
+
+def test_words_in_another_direction_come_last() -> None:
+    lines = [Words(x=80, y=100 + 12 * row, text=f"line {row} of the page") for row in range(6)]
+    stamp = Words(x=40, y=170, text="sideways", turn=90)
+    assert read(stamp, *lines).text.splitlines() == [f"line {row} of the page" for row in range(6)] + ["sideways"]
+
+
+def test_signs_without_a_character_stay_beside_their_words() -> None:
+    lines = (("second", 112), ("first b", 100), ("thirbd", 124), ("fourth", 136))
+    page = PdfPage(words=tuple(Words(x=50, y=y, text=text) for text, y in lines))
+    document = parse(builders.with_characters([page], {"b": "\x00"}), "a.pdf", Limits())
+    assert document.text.splitlines() == ["first \ufffd", "second", "thir\ufffdd", "fourth"]
+
+
+def test_a_form_is_a_table_of_labels_and_values() -> None:
+    labels = [Words(x=50, y=100 + 20 * row, text=text) for row, text in enumerate(("Name", "Date of birth"))]
+    values = [Words(x=200, y=100 + 20 * row, text=text) for row, text in enumerate(("Ash Miller", "4 May"))]
+    document = read(*labels, *values)
+    assert document.text == "Name\tAsh Miller\nDate of birth\t4 May"
+    assert [(cell.table, cell.row, cell.column) for cell in document.cells] == [
+        (0, row, column) for row in range(2) for column in range(2)
+    ]
+    assert [document.text[cell.start : cell.end] for cell in document.cells] == [
+        *("Name", "Ash Miller", "Date of birth", "4 May")
+    ]
+
+
+def test_tables_are_numbered_over_all_pages() -> None:
+    page = PdfPage(words=tuple(Words(x=x, y=y, text="12.00") for y in (100, 115) for x in (50, 200)))
+    document = parse(write_pdf([page, page]), "a.pdf", Limits())
+    assert [cell.table for cell in document.cells] == [0] * 4 + [1] * 4
+    assert {document.text[cell.start : cell.end] for cell in document.cells} == {"12.00"}
+
+
+def test_columns_of_a_script_without_blanks_are_read_one_after_another() -> None:
+    lines = [(x, y) for y in range(10) for x in (0, 1)]
+    text = "".join(chr(0x4E00 + number) * 20 + "\n" for number in range(len(lines)))
+    starts = np.arange(len(lines)) * 21
+    page = PageText(
+        text=text,
+        width=600,
+        height=800,
+        spans=np.stack([starts, starts + 20], 1),
+        boxes=np.array([(50 + 230 * x, 90 + 14 * y, 250 + 230 * x, 103 + 14 * y) for x, y in lines], np.float32),
+        ocr_scores=np.full(len(lines), np.nan, np.float32),
+    )
+    order = [ord(line[0]) - 0x4E00 for line in in_reading_order(page).text.splitlines()]
+    assert order == [*range(0, 20, 2), *range(1, 20, 2)]
+
+
+def test_an_enormous_page_keeps_its_order() -> None:
+    count = 20_001
+    starts = np.arange(count) * 2
+    page = PageText(
+        text="x " * count,
+        width=600,
+        height=800,
+        spans=np.stack([starts, starts + 1], 1),
+        boxes=np.array([(5, -number, 9, 10 - number) for number in range(count)], np.float32),
+        ocr_scores=np.full(count, np.nan, np.float32),
+    )
+    assert in_reading_order(page) is page
+
+
+@given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60), st.integers(1, 9)), min_size=1, max_size=80))
+def test_every_word_is_kept_once_with_its_box(places: list[tuple[int, int, int]]) -> None:
+    words = [f"w{number}" for number in range(len(places))]
+    ends = np.cumsum([len(word) + 1 for word in words]) - 1
+    page = PageText(
+        text=" ".join(words),
+        width=600,
+        height=800,
+        spans=np.stack([ends - [len(word) for word in words], ends], 1),
+        boxes=np.array([(10 * x, 12 * y, 10 * x + 5 * wide, 12 * y + 11) for x, y, wide in places], np.float32),
+        ocr_scores=np.full(len(words), np.nan, np.float32),
+    )
+    ordered = in_reading_order(page)
+    boxes = {
+        ordered.text[start:end]: box for (start, end), box in zip(ordered.spans, ordered.boxes.tolist(), strict=True)
+    }
+    assert boxes == dict(zip(words, page.boxes.tolist(), strict=True))
+    assert sorted(ordered.text.split()) == sorted(words)
+
+
+def test_prompts_have_the_order_of_the_text() -> None:
+    for made in MADE:
+        document = parse(write_pdf(list(made.pages)), "a.pdf", Limits())
+        assert layout(document).text.split() == document.text.split()
