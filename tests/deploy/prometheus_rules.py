@@ -1,4 +1,4 @@
-"""Write deploy/prometheus/rules.yml from the declared meters: `python -m tests.deploy.prometheus_rules`."""
+"""Write Prometheus' rules, and the chart's, from the declared meters: `python -m tests.deploy.prometheus_rules`."""
 
 from __future__ import annotations
 
@@ -12,9 +12,13 @@ import yaml
 from jobs.telemetry.meters import Meter
 from tests.jobs.telemetry.metrics_page import sections
 
-RULES = Path(__file__).resolve().parents[2] / "deploy" / "prometheus" / "rules.yml"
+DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
+RULES = DEPLOY / "prometheus" / "rules.yml"
+RULES_OF_CHART = DEPLOY / "helm" / "tokenmill" / "files" / "rules.yml"
 HEAD = "# Alerts, written by `python -m tests.deploy.prometheus_rules` from the declared meters (docs/metrics.md).\n"
-_ALERT = re.compile(r"`(?P<expression>[^`]+)`(?P<wait> for a minute)?: (?P<reason>.+)", flags=re.DOTALL)
+_ALERT = re.compile(
+    r"`(?P<expression>[^`]+)`(?: for (?P<minutes>a minute|\d+ minutes))?: (?P<reason>.+)", flags=re.DOTALL
+)
 
 
 def rules() -> dict[str, Any]:
@@ -37,9 +41,13 @@ def rule(meter: Meter) -> dict[str, Any]:
     return {
         "alert": "".join(part.capitalize() for part in meter.name.split("_")),
         "expr": alert["expression"],
-        **({"for": "1m"} if alert["wait"] else {}),
+        **_wait(alert["minutes"]),
         "annotations": {"summary": reason[0].upper() + reason[1:]},
     }
+
+
+def _wait(minutes: str | None) -> dict[str, str]:
+    return {} if minutes is None else {"for": f"{minutes.split()[0].replace('a', '1')}m"}
 
 
 def rules_file() -> str:
@@ -47,4 +55,5 @@ def rules_file() -> str:
 
 
 if __name__ == "__main__":
-    RULES.write_text(rules_file(), encoding="utf-8")
+    for path in (RULES, RULES_OF_CHART):
+        path.write_text(rules_file(), encoding="utf-8")

@@ -28,6 +28,8 @@ def test_an_alert_is_an_expression_a_wait_and_a_reason() -> None:
         "for": "1m",
         "annotations": {"summary": "Uploads fail"},
     }
+    made = rule(gauge("store_up", "says", alert="`tokenmill_store_up == 0` for 10 minutes: uploads fail"))
+    assert made["for"] == "10m"
     assert "for" not in rule(counter("losses", "says", alert="`tokenmill_losses_total > 0`: look"))
 
 
