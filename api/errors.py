@@ -43,6 +43,7 @@ _STORAGE_FULL = (
     "operator of the server."
 )
 
+_BELOW_V1 = "The API is below /v1: give the client a base URL that ends in /v1, or check the path for typos."
 _HTTP_CODES = {
     HTTPStatus.BAD_REQUEST: "invalid_request",
     HTTPStatus.NOT_FOUND: "unknown_url",
@@ -168,7 +169,8 @@ def _allowed_methods(request: Request, error: HTTPException) -> str:
 
 def _unknown_url(method: str, path: str) -> str:
     if path not in _ONLINE_PATHS:
-        return f"Unknown request URL: {method} {path}. Check the path for typos."
+        hint = "Check the path for typos." if path.startswith("/v1/") else _BELOW_V1
+        return f"Unknown request URL: {method} {path}. {hint}"
     endpoints = path if path in ENDPOINTS else " or ".join(paths_of(LineKind.GENERATE))
     return (
         f"{method} {path} is not served: this is a batch service. Write the requests as the lines of a file, upload it "

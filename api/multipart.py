@@ -37,14 +37,16 @@ FieldCheck = Callable[[str, str], None]
 class FileSink(Protocol):
     """The destination of the form's file content."""
 
+    def begin(self, filename: str) -> None: ...
     def write(self, data: bytes) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UploadForm:
-    """The form without its file's content; `fields` holds the values as sent."""
+    """The form without its files' content; `fields` holds the values as sent."""
 
     filename: str
+    """Of the last file, where there are several."""
     fields: dict[str, str]
 
 
@@ -52,13 +54,21 @@ class UploadReader:
     """A parser: feed it the body in pieces of any size, then `finish` returns the form.
 
     `checks` are the fields allowed beside the file: each check gets name and value as soon as the field is complete,
-    and may refuse it before the file comes. `file` is the name of the file's field.
+    and may refuse it before the file comes. `file` is the name of the file's field, which may be repeated up to
+    `max_files` times.
     """
 
     def __init__(
-        self, content_type: str, sink: FileSink, *, checks: Mapping[str, FieldCheck], file: str = "file"
+        self,
+        content_type: str,
+        sink: FileSink,
+        *,
+        checks: Mapping[str, FieldCheck],
+        file: str = "file",
+        max_files: int = 1,
     ) -> None:
         self._sink, self._checks, self._file = sink, checks, file
+        self._num_files, self._max_files = 0, max_files
         self._fields: dict[str, str] = {}
         self._filename: str | None = None
         self._name = ""  # of the current part
@@ -120,10 +130,28 @@ class UploadReader:
                 param=self._name[:100],
                 code="unknown_parameter",
             )
-        if self._name in self._fields or (self._name == self._file and self._filename is not None):
-            raise InputError(f"'{self._name}' was sent twice. Send it once.", param=self._name, code="invalid_value")
         if self._name == self._file:
-            self._filename = _read_filename(options.get(b"filename"), param=self._file)
+            self._begin_file(options.get(b"filename"))
+        elif self._name in self._fields:
+            raise self._sent_twice()
+
+    def _begin_file(self, filename: bytes | None) -> None:
+        self._num_files += 1
+        if self._num_files > self._max_files:
+            raise (
+                self._sent_twice()
+                if self._max_files == 1
+                else InputError(
+                    f"'{self._file}' was sent more than {self._max_files} times. Send the rest in another request.",
+                    param=self._file,
+                    code="invalid_value",
+                )
+            )
+        self._filename = _read_filename(filename, param=self._file)
+        self._sink.begin(self._filename)
+
+    def _sent_twice(self) -> InputError:
+        return InputError(f"'{self._name}' was sent twice. Send it once.", param=self._name, code="invalid_value")
 
     def _add_content(self, data: bytes, start: int, end: int) -> None:
         if self._name == self._file:

@@ -35,6 +35,7 @@ def read(request: Request, session: SessionDep, *, tenant: TenantDep, services: 
         currency=services.settings.currency,
         budgets=[BudgetObject.of(quota), *windows],
         may_overflow=tenant.may_overflow,
+        may_leave_house=tenant.may_leave_house,
         overflow_spent=quota.overflow_spent,
         limits=[LimitObject.of(name, limit, used.get(name)) for name, limit in limits.items()],
     )

@@ -107,6 +107,9 @@ class Upload:
     def feed(self, piece: bytes) -> None:
         self._reader.feed(piece)
 
+    def begin(self, filename: str) -> None:
+        """The object is opened with the first byte."""
+
     def write(self, data: bytes) -> None:
         """Write content of the file from the form's reader. Raise TooLargeError at the first byte too many."""
         self._size_bytes += len(data)

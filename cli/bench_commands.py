@@ -167,6 +167,18 @@ def queue(context: typer.Context) -> None:
 
 
 @reads_its_own_options
+def autoscaling(context: typer.Context) -> None:
+    """Study the number of workers: a simulated week, the time of a question, real workers from 0 and back.
+
+    `tokenmill bench autoscaling --help` lists its parts.
+    """
+    _require_checkout(context)
+    from lab.autoscaling.command import main
+
+    raise typer.Exit(main(context.args))
+
+
+@reads_its_own_options
 def dashboard(context: typer.Context) -> None:
     """Measure the cost of the dashboard's pages, and of open ones, on its own Postgres with a month of work.
 

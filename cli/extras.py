@@ -10,7 +10,7 @@ _ENGINE = frozenset(
     {"jinja2", "llguidance", "numba", "numpy", "safetensors", "tokenizers", "torch", "transformers", "triton"}
 )
 _DOCUMENTS = frozenset(
-    {"lxml", "pypdfium2", "python_calamine", "rapidfuzz", "selectolax", "semantic_text_splitter", "Stemmer"}
+    {"lxml", "pypdfium2", "python_calamine", "rapidfuzz", "regex", "selectolax", "semantic_text_splitter", "Stemmer"}
 )
 
 

@@ -14,10 +14,12 @@ from cli.data_dir import default_data_dir
 from cli.disk.download import download as fetch
 from cli.disk.input_file import plain, raw
 from cli.disk.output_path import require_replaceable
+from cli.disk.standard_input import STANDARD_INPUT, from_stdin
 from cli.disk.upload import upload as send
 from cli.ids import FileId
 from cli.options import AsJson, Newest
 from cli.table import print_table, when
+from jobs.errors import InputError
 
 if TYPE_CHECKING:
     from openai import OpenAI
@@ -27,10 +29,17 @@ app = typer.Typer(help="Upload, list, download and delete files on a running ser
 
 @app.command()
 def upload(
-    path: Annotated[Path, typer.Argument()],
+    context: typer.Context,
+    path: Annotated[Path, typer.Argument(help="- for standard input.")],
     purpose: Annotated[str, typer.Option(help="Purpose of the file.")] = "batch",
 ) -> None:
-    """Upload a file and print its id; an interrupted upload of a large file resumes within an hour."""
+    """Upload a file and print its id; an interrupted upload of a large file resumes within an hour.
+
+    What comes from standard input is JSONL, for --purpose batch.
+    """
+    if str(path) == STANDARD_INPUT and purpose != "batch":
+        raise InputError(f"- is JSONL from standard input, for --purpose batch; --purpose {purpose} needs a file.")
+    path = from_stdin(context, path)
     client = client_from_environment()
     with client, server_errors_as_sentences(client):
         print(upload_file(client, path, purpose=purpose).id)

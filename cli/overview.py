@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -72,12 +73,22 @@ class Overview(TyperGroup):
             raise Interrupted from None
 
 
+class WholeHelp(TyperGroup):
+    """A group whose help wraps the sentences about its commands: typer's own are cut at the width."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        commands = ((name, self.get_command(ctx, name)) for name in self.list_commands(ctx))
+        rows = [(name, command.get_short_help_str(limit=sys.maxsize)) for name, command in commands if command]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+
 def _load(command: Command) -> Any:
     with without_collections():
         part = resolve(command.part)
     parent = typer.Typer(rich_markup_mode=None)
     if isinstance(part, typer.Typer):
-        parent.add_typer(part, name=command.name)
+        parent.add_typer(part, name=command.name, cls=part.info.cls or WholeHelp)
     else:
         parent.command(command.name)(part)
         parent.callback()(lambda: None)  # keeps a group of one command a group

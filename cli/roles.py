@@ -3,46 +3,42 @@
 from __future__ import annotations
 
 import gc
-import logging
-import os
-import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from api import logs as api_logs
-from cli.embedded.note import running_stack_of
 from cli.loading import without_collections
+from cli.models.fitting_options import require_fitting, require_several
 from cli.models.model_server import EngineKind, EngineOption
+from cli.models.spill import SpillBudget, SpillFlag, SpillInputPrice, SpillOptions, SpillOutputPrice
 from cli.sigterm import ends_by_sigterm
+from cli.starting.checks import check, check_once_there, checked_settings, settings_of
+from cli.starting.readiness import load_and_wait, touch_when_celery_is_ready, touch_when_loaded
+from cli.switching.options import ServedName, WorkerCommand, models_of
 from engine.config import EngineConfig
-from engine.errors import InvalidConfigError
-from jobs.errors import InputError, ServiceError
 from jobs.telemetry import logs
 from jobs.telemetry.collector import start_traces
-
-if TYPE_CHECKING:
-    from sqlalchemy.orm import Session, sessionmaker
-
-    from jobs.settings import Settings
-
-log = logging.getLogger(__name__)
-
-
-DATABASE_SECONDS = 10.0  # how long a starting role waits for Postgres
 
 DataDirOption = Annotated[
     Path | None, typer.Option(help="Serve the running `tokenmill up` of this folder, not the URLs that are set.")
 ]
-ReadyFile = Annotated[Path | None, typer.Option(hidden=True, help="Created when the role is ready.")]
+
+
+def _removed(ready_file: Path | None) -> Path | None:
+    """Remove what a killed role has left: a container that restarts keeps its `/tmp`."""
+    if ready_file is not None:
+        ready_file.unlink(missing_ok=True)
+    return ready_file
+
+
+ReadyFile = Annotated[Path | None, typer.Option(hidden=True, callback=_removed, help="Created when the role is ready.")]
 StartFile = Annotated[
     Path | None, typer.Option(hidden=True, help="Waited for: exists once database and object store may be used.")
 ]
-_LOOK_SECONDS = 0.1
 
 
 def api(
@@ -58,15 +54,15 @@ def api(
     api_logs.configure(is_json=logs.wants_json())
     require_free_port(host, port)
     with ends_by_sigterm():
-        _load_and_wait("api.app", "api.server", start_file=start_file)
-        settings = _checked_settings(data_dir, writes_objects=True)
+        load_and_wait("api.app", "api.server", start_file=start_file)
+        settings = checked_settings(data_dir, writes_objects=True)
 
         from api.app import create_app
         from api.server import serve
 
         traces = start_traces(settings.traces_url, role="api", share_of_lines=settings.traces_lines)
         app = create_app(settings, traces=traces)
-        _touch_when_loaded(ready_file)
+        touch_when_loaded(ready_file)
         serve(app, settings, host=host, port=port)
 
 
@@ -75,12 +71,12 @@ def control(data_dir: DataDirOption = None, ready_file: ReadyFile = None, start_
     from workers.logs import configure
 
     configure("control", is_json=logs.wants_json())
-    _load_and_wait("workers.control", start_file=start_file)
-    settings = _checked_settings(data_dir, writes_objects=True)
+    load_and_wait("workers.control", start_file=start_file)
+    settings = checked_settings(data_dir, writes_objects=True)
 
     from workers.control import main
 
-    _touch_when_celery_is_ready(ready_file)
+    touch_when_celery_is_ready(ready_file)
     main(settings)
 
 
@@ -89,12 +85,12 @@ def dispatch(data_dir: DataDirOption = None, ready_file: ReadyFile = None, start
     from workers.logs import configure
 
     configure("dispatch", is_json=logs.wants_json())
-    _load_and_wait("workers.dispatcher", start_file=start_file)
-    settings = _checked_settings(data_dir)
+    load_and_wait("workers.dispatcher", start_file=start_file)
+    settings = checked_settings(data_dir)
 
     from workers.dispatcher import main
 
-    _touch_when_loaded(ready_file)
+    touch_when_loaded(ready_file)
     main(settings)
 
 
@@ -102,6 +98,12 @@ def worker(
     *,
     model: Annotated[
         str | None, typer.Option(help="Served name of the model [default with --engine openai: the server's]")
+    ] = None,
+    models: Annotated[
+        str | None,
+        typer.Option(
+            metavar="A,B=PATH", help="Serve one of several models at a time, the one whose deadlines need it most."
+        ),
     ] = None,
     engine: EngineOption = EngineKind.OWN,
     url: Annotated[str | None, typer.Option(help="URL of the server, as http://host:8000/v1.")] = None,
@@ -118,6 +120,10 @@ def worker(
     answer_seconds: Annotated[
         float | None, typer.Option(min=1, help="Most seconds for an answer of the server [default: 600]")
     ] = None,
+    spill: SpillFlag = False,
+    spill_budget: SpillBudget = None,
+    input_price: SpillInputPrice = None,
+    output_price: SpillOutputPrice = None,
     path: Annotated[
         str | None,
         typer.Option(help="Folder, FILE.gguf or Hugging Face id[@revision] [default: the path of `models add`]"),
@@ -132,7 +138,7 @@ def worker(
         ),
     ] = False,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N")] = "auto",
-    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16")] = "auto",
+    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16, float16, or int8 of encoders")] = "auto",
     model_impl: Annotated[str, typer.Option(help="Implementation: auto, tokenmill or transformers")] = "auto",
     max_num_seqs: Annotated[
         int | None, typer.Option(min=1, help="Most sequences in a step [default: by device]")
@@ -160,13 +166,18 @@ def worker(
         bool, typer.Option("--log-decisions", help="Log why a request waits, starts or is preempted.")
     ] = False,
     data_dir: DataDirOption = None,
+    worker_id: Annotated[str | None, typer.Option(hidden=True, help="Id of a worker that was announced.")] = None,
     ready_file: ReadyFile = None,
     start_file: StartFile = None,
 ) -> None:
     """Run the engine of one model, or ask a server of it, and process its chunks."""
     from workers.logs import configure
 
-    configure(f"worker[{model or url}]", is_json=logs.wants_json())
+    several = None if models is None else models_of(models)
+    if several is None:
+        configure(f"worker[{model or url}]", is_json=logs.wants_json())
+    else:  # its workers log to their own stderr, which it passes on as it is
+        logs.configure(f"worker[{', '.join(one.name for one in several)}]", is_json=logs.wants_json())
     chosen = {
         "device": device,
         "dtype": dtype,
@@ -190,65 +201,63 @@ def worker(
         "tokenizer": tokenizer,
         "max_seats": max_concurrency,
         "answer_seconds": answer_seconds,
+        "spill": SpillOptions(
+            spill=spill, spill_budget=spill_budget, input_price=input_price, output_price=output_price
+        ).terms(),
     }
     remote = {name: value for name, value in remote.items() if value is not None}
     is_remote = engine is EngineKind.OPENAI
     has_files = bool(path or chat_template or suggested_sampling)
-    _require_fitting(engine, url=url, own=options, has_files=has_files, remote=remote, model=model)
-    settings = _settings(data_dir)
+    require_fitting(engine, url=url, own=options, has_files=has_files, remote=remote, model=model, models=models)
+    if several is not None:
+        require_several(model=model, path=path, chat_template=chat_template)
+        own = WorkerCommand(options=options, has_suggested_sampling=suggested_sampling)
+        _serve_several(several, own, data_dir, ready_file=ready_file, start_file=start_file)
+        return
+    settings = settings_of(data_dir)
     if start_file is None:
-        _check(settings)  # before the model is loaded, which takes seconds
+        check(settings)  # before the model is loaded, which takes seconds
 
     with without_collections():
         module = import_module("workers.remote.main" if is_remote else "workers.gpu_main")
         gc.freeze()
-    _touch_when_celery_is_ready(ready_file)
+    touch_when_celery_is_ready(ready_file)
     if is_remote:
-        module.main(
-            settings,
-            model=model,
-            options=module.RemoteOptions(url=url, max_model_len=max_model_len, **remote),
-            before_database=lambda: None if start_file is None else _check_once_there(start_file, settings),
-        )
+        with ends_by_sigterm():  # as long as it waits for its server; then Celery handles the signal
+            module.main(
+                settings,
+                model=model,
+                options=module.RemoteOptions(url=url, max_model_len=max_model_len, **remote),
+                before_database=lambda: None if start_file is None else check_once_there(start_file, settings),
+            )
         return
     module.main(
         settings,
         model=model,
         path=path,
-        engine=lambda folder: EngineConfig(model=folder, **options),
+        engine=lambda folder: EngineConfig(model=folder, **(options | {"dtype": "auto"})),
+        dtype=dtype,
         chat_template=chat_template,
         has_suggested_sampling=suggested_sampling,
-        before_database=lambda: None if start_file is None else _check_once_there(start_file, settings),
+        worker_id=worker_id,
+        before_database=lambda: None if start_file is None else check_once_there(start_file, settings),
     )
 
 
-def _require_fitting(
-    engine: EngineKind,
+def _serve_several(
+    models: Sequence[ServedName],
+    command: WorkerCommand,
+    data_dir: Path | None,
     *,
-    url: str | None,
-    own: Mapping[str, Any],
-    has_files: bool,
-    remote: Mapping[str, Any],
-    model: str | None,
+    ready_file: Path | None,
+    start_file: Path | None,
 ) -> None:
-    """Raise InputError for options of the other kind of engine, and for those that are missing or out of range."""
-    try:
-        config = EngineConfig(model="", **own)
-    except InvalidConfigError as error:
-        raise InputError(str(error)) from None
-    if engine is EngineKind.OWN:
-        if url is not None or remote:
-            raise InputError("--url and the options of a server need --engine openai.")
-        if model is None:
-            raise InputError("no model was named. Give its served name with --model.")
-        return
-    if url is None:
-        raise InputError("--engine openai needs the server's address: --url http://host:8000/v1.")
-    if has_files or config != EngineConfig(model="", max_model_len=config.max_model_len):
-        raise InputError(
-            "--engine openai has its model and settings at the server. Leave out --path, --chat-template, "
-            "--suggested-sampling and the options of our engine, except --max-model-len."
-        )
+    load_and_wait("cli.switching.serving", start_file=start_file)
+    settings = checked_settings(data_dir)
+
+    from cli.switching.serving import main
+
+    main(settings, models=models, command=command, ready_file=ready_file)
 
 
 def prepare(data_dir: DataDirOption = None, ready_file: ReadyFile = None, start_file: StartFile = None) -> None:
@@ -256,132 +265,14 @@ def prepare(data_dir: DataDirOption = None, ready_file: ReadyFile = None, start_
     from workers.logs import configure
 
     configure("prepare", is_json=logs.wants_json())
-    _load_and_wait("workers.preparing.main", start_file=start_file)
+    load_and_wait("workers.preparing.main", start_file=start_file)
 
     from jobs.storage import prepared
 
-    settings = _settings(data_dir).of_prepare()
-    _check(settings, writes_objects=True, writes_below=prepared.PREFIX)
+    settings = settings_of(data_dir).of_prepare()
+    check(settings, writes_objects=True, writes_below=prepared.PREFIX)
 
     from workers.preparing.main import main
 
-    _touch_when_celery_is_ready(ready_file)
+    touch_when_celery_is_ready(ready_file)
     main(settings)
-
-
-def _load_and_wait(*modules: str, start_file: Path | None) -> None:
-    """With a start file, load the role's modules while the stack prepares its database, and wait for that."""
-    if start_file is not None:
-        with without_collections():
-            for module in modules:
-                import_module(module)
-            gc.freeze()  # loaded modules stay: later collections need not walk them
-        _wait_for(start_file)
-
-
-def _wait_for(start_file: Path) -> None:
-    while not start_file.exists():  # forever: the process that writes it ends us with it
-        time.sleep(_LOOK_SECONDS)
-
-
-def _check_once_there(start_file: Path, settings: Settings) -> None:
-    _wait_for(start_file)
-    _check(settings)
-
-
-def _checked_settings(data_dir: Path | None, *, writes_objects: bool = False) -> Settings:
-    """Return the settings once database and object store are usable. Raises TokenmillError."""
-    settings = _settings(data_dir)
-    _check(settings, writes_objects=writes_objects)
-    return settings
-
-
-def _settings(data_dir: Path | None) -> Settings:
-    from jobs.settings import load_settings
-
-    if data_dir is not None:
-        os.environ.pop("TOKENMILL_DATABASE_PREPARE_URL", None)  # would name another database
-        os.environ.update(_urls_of_stack(data_dir))
-    return load_settings()
-
-
-def _check(settings: Settings, *, writes_objects: bool = False, writes_below: str = "") -> None:
-    from jobs.database import connect, is_ready, sessions, wait_until_ready
-    from jobs.storage import Storage, store_marker
-
-    engine = connect(settings.database_url)
-    try:
-        with _naming_defaults("TOKENMILL_DATABASE_URL", settings.database_url):
-            wait_until_ready(engine, DATABASE_SECONDS)
-        if not is_ready(engine):
-            raise ServiceError(
-                "this version does not run on the database's schema. Run `tokenmill db upgrade`, or upgrade this "
-                "installation if the schema is newer: `tokenmill doctor` shows both revisions."
-            )
-        _warn_of_login(sessions(engine))
-        storage = Storage.of(settings)
-        with _naming_defaults("TOKENMILL_STORAGE_URL", settings.storage_url):
-            store_marker.bind(sessions(engine), storage)
-            if writes_objects:
-                storage.check(below=writes_below)
-    finally:
-        engine.dispose()
-
-
-def _warn_of_login(maker: sessionmaker[Session]) -> None:
-    """Log a warning if the database login has more rights than a service needs."""
-    from jobs.access import standing_of
-    from jobs.database import transaction
-
-    with transaction(maker) as session:
-        standing = standing_of(session)
-    if standing.is_superuser or (standing.is_owner and standing.are_roles_there):
-        log.warning(
-            "the database's login may do more than a service needs login=%s: give services tokenmill_service and "
-            "prepare workers tokenmill_prepare; docs/database_roles.md",
-            standing.login,
-        )
-
-
-def _urls_of_stack(data_dir: Path) -> Mapping[str, str]:
-    note = running_stack_of(data_dir)
-    if note is None:
-        raise InputError(
-            f"no `tokenmill up` runs on {data_dir}. Start it, or name the folder of another with --data-dir."
-        )
-    return note.environment
-
-
-@contextmanager
-def _naming_defaults(variable: str, value: str) -> Iterator[None]:
-    """Name the variable and its default in a ServiceError if the variable is not set."""
-    try:
-        yield
-    except ServiceError as error:
-        if os.environ.get(variable):
-            raise
-        raise ServiceError(
-            f"{variable} is not set, and its default {value} does not work: {error.message}. Set it, or name the "
-            "folder of a running `tokenmill up` with --data-dir."
-        ) from None
-
-
-def _touch_when_loaded(ready_file: Path | None) -> None:
-    """Create the ready file, and exclude all objects so far from garbage collection: they live as long as the process.
-
-    A GPU worker with short lines collects often, and its modules have 200,000 objects. No collection comes before: it
-    would take 0.15 s, and find 600 of them.
-    """
-    gc.freeze()
-    if ready_file is not None:
-        ready_file.touch()
-
-
-def _touch_when_celery_is_ready(ready_file: Path | None) -> None:
-    """Create the ready file at Celery's `worker_ready`: the pool has started, and a GPU worker's engine is warm."""
-    from celery.signals import worker_ready
-
-    def on_ready(**_: Any) -> None:
-        _touch_when_loaded(ready_file)
-
-    worker_ready.connect(on_ready, weak=False)

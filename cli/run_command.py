@@ -14,6 +14,7 @@ from cli.client import client_from_environment
 from cli.data_dir import default_data_dir
 from cli.disk.input_scan import named_lines, scan_input
 from cli.disk.output_path import require_replaceable
+from cli.disk.standard_input import from_stdin
 from cli.line_tally import SOME_LINES_FAILED, LineTally, by_code, truncated
 from cli.options import FailOnErrors, IdempotencyKey
 from cli.served_model import DEMO_NAME, choose_model
@@ -39,7 +40,10 @@ if TYPE_CHECKING:
 
 
 def run(
-    input_path: Annotated[Path, typer.Argument(metavar="IN.jsonl", help="OpenAI batch input file.")],
+    input_path: Annotated[
+        Path,
+        typer.Argument(metavar="IN.jsonl", callback=from_stdin, help="OpenAI batch input file; - for standard input."),
+    ],
     *,
     output: Annotated[Path, typer.Option("--output", "-o", metavar="OUT.jsonl", help="File, replaced once complete.")],
     model: Annotated[

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import socket
@@ -34,6 +35,7 @@ _PROBE_SECONDS = 2.0
 _FIRST_WORKER_PORT = 2
 """Offset of the first worker's metrics port, after those of control and dispatch."""
 _HIGHEST_PORT = 65_535
+_HOSTS = "Give 127.0.0.1 for this machine alone, 0.0.0.0 for all its networks, or the address of one."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,8 +145,11 @@ def require_free_port(host: str, port: int) -> None:
         with socket.create_server((host, port), family=family):
             pass
     except OSError as error:
+        if error.errno is not None and (error.errno < 0 or error.errno == errno.EADDRNOTAVAIL):
+            raise InputError(f"--host is {host!r}, which is no address of this machine. {_HOSTS}") from None
+        reason = os.strerror(error.errno) if error.errno else str(error)
         raise InputError(
-            f"cannot listen on {host}:{port} ({os.strerror(error.errno) if error.errno else error}). "
+            f"cannot listen on {host}:{port} ({reason}). "
             "Stop the process that uses it, or choose another port with --port."
         ) from None
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import shutil
 import sys
 import textwrap
@@ -21,13 +23,19 @@ def print_table(
     numbers: Collection[str] = (),
     total: Sequence[object] | None = None,
     below: str | None = None,
+    as_json: bool = False,
 ) -> None:
     """Print `header` and `rows`, laid out in a terminal; nothing is truncated. Datetimes are in UTC, to the second.
+
+    With `as_json` print a list of objects, whose keys are the header's words joined by `_`.
 
     A terminal shows the columns in `numbers` right-aligned with thousands separators, and `total`, the sum of all rows,
     below a line; programs add up themselves. The column `below` holds sentences: a terminal prints them under the
     table, each with the first cell of its row.
     """
+    if as_json:
+        print(json.dumps(objects_of(header, rows), indent=2))
+        return
     if not sys.stdout.isatty():
         for row in (header, *rows):
             print("\t".join(_text(cell) for cell in row))
@@ -47,6 +55,19 @@ def print_table(
     console.print(laid_out, markup=False, crop=False)
     for name, remark in remarks:
         print(f"{name}: {remark}")
+
+
+def objects_of(header: Sequence[str], rows: Iterable[Sequence[object]]) -> list[dict[str, object]]:
+    """Return rows as objects of JSON's types, in the order of the columns."""
+    keys = ["_".join(re.findall(r"\w+", name)) for name in header]
+    assert len(set(keys) - {""}) == len(header), header
+    return [dict(zip(keys, map(_plain, row), strict=True)) for row in rows]
+
+
+def _plain(cell: object) -> object:
+    if cell is None or isinstance(cell, bool | int | float | str):
+        return cell
+    return _as_utc(cell) if isinstance(cell, datetime) else str(cell)
 
 
 def _shown(cell: object, is_number: bool) -> str:

@@ -77,7 +77,7 @@ def given_database_url() -> str | None:
 
 def given_logins(data_dir: Path | None) -> list[str]:
     """Return the database URLs of the environment; their roles get the passwords in them."""
-    names = [f"TOKENMILL_DATABASE_{whose}URL" for whose in ("", "PREPARE_", "OWNER_")]
+    names = [f"TOKENMILL_DATABASE_{whose}URL" for whose in ("", "PREPARE_", "OWNER_", "SCALER_")]
     return [url for name in names if (url := os.environ.get(name))] if data_dir is None else []
 
 

@@ -14,6 +14,7 @@ import typer
 
 from cli.data_dir import default_data_dir
 from cli.models.model_server import EngineKind, EngineOption, ModelServer
+from cli.models.spill import SpillBudget, SpillFlag, SpillInputPrice, SpillOptions, SpillOutputPrice
 from cli.served_model import ServedModel, choose_model
 from cli.status.life import shown_life
 from cli.supervisor import StopRequestedError
@@ -38,19 +39,31 @@ def up(
     ] = None,
     served_name: Annotated[str | None, typer.Option(help="Model name in requests [default: from --model]")] = None,
     chat_template: Annotated[
-        Path | None, typer.Option(help="Jinja file with a chat template [default: the model's own]")
+        Path | None,
+        typer.Option(
+            exists=True,
+            dir_okay=False,
+            readable=True,
+            help="Jinja file with a chat template [default: the model's own]",
+        ),
     ] = None,
     engine: EngineOption = EngineKind.OWN,
     url: Annotated[
         str | None, typer.Option(help="URL of that server, as http://host:8000/v1; --model is a name there.")
     ] = None,
-    key_file: Annotated[Path | None, typer.Option(help="File with the server's API key.")] = None,
+    key_file: Annotated[
+        Path | None, typer.Option(exists=True, dir_okay=False, readable=True, help="File with the server's API key.")
+    ] = None,
     tokenizer: Annotated[
         str | None, typer.Option(help="Folder, FILE.gguf or hub id with the tokenizer of the server's model.")
     ] = None,
     max_model_len: Annotated[
         int | None, typer.Option(min=2, help="Tokens of the server's context [default: as it tells]")
     ] = None,
+    spill: SpillFlag = False,
+    spill_budget: SpillBudget = None,
+    input_price: SpillInputPrice = None,
+    output_price: SpillOutputPrice = None,
     suggested_sampling: Annotated[
         bool,
         typer.Option(
@@ -81,7 +94,15 @@ def up(
 
     if logs.wants_json():
         logs.configure("up", is_json=True)
-    server = _server_of(engine, url=url, key_file=key_file, tokenizer=tokenizer, max_model_len=max_model_len)
+    outside = SpillOptions(spill=spill, spill_budget=spill_budget, input_price=input_price, output_price=output_price)
+    server = _server_of(
+        engine,
+        url=url,
+        key_file=key_file,
+        tokenizer=tokenizer,
+        max_model_len=max_model_len,
+        spill=None if outside.terms() is None else outside,
+    )
     if server is not None and (chat_template is not None or suggested_sampling):
         raise InputError(
             "--chat-template and --suggested-sampling are of our engine: a server of --engine openai has its own. "
@@ -101,7 +122,7 @@ def up(
     try:
         with running_stack(options, say=_say) as stack:
             _say(f"ready: model {options.model.name!r}, data and logs in {options.data_dir.absolute()}")
-            _tell_where(stack, is_key_shown=show_key or stack.is_key_new)
+            _tell_where(stack, data_dir=data_dir, is_key_shown=show_key or stack.is_key_new)
             if show_env:
                 print("export " + shlex.join(f"{name}={url}" for name, url in stack.environment.items()), flush=True)
             with _life_of(stack):
@@ -134,12 +155,16 @@ def _served_by(server: ModelServer, model: str | None, served_name: str | None) 
     return ServedModel(name=name, path=api_url(server.url), name_at_server=model)
 
 
-def _tell_where(stack: RunningStack, *, is_key_shown: bool) -> None:
+def _tell_where(stack: RunningStack, *, data_dir: Path | None, is_key_shown: bool) -> None:
     """Print what a browser and a second terminal need. A key that each start prints would end up in logs."""
     where = "below" if is_key_shown else "of the first start; `tokenmill up --show-key` prints it"
     _say(f"dashboard: {stack.base_url.removesuffix('v1')} (sign in with the key {where})")
-    key = f" TOKENMILL_API_KEY={stack.api_key}" if is_key_shown else ""
-    print(f"export TOKENMILL_BASE_URL={stack.base_url}{key}", flush=True)
+    variables = {"TOKENMILL_BASE_URL": stack.base_url}
+    if is_key_shown:
+        variables["TOKENMILL_API_KEY"] = stack.api_key
+    if data_dir is not None:
+        variables["TOKENMILL_DATA_DIR"] = str(data_dir.absolute())
+    print("export " + shlex.join(f"{name}={value}" for name, value in variables.items()), flush=True)
 
 
 @contextmanager

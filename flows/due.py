@@ -48,24 +48,24 @@ _DUE = text(f"""
     SELECT id, tenant_id, recipe FROM (
         SELECT id, tenant_id, recipe, created_at,
             row_number() OVER (PARTITION BY tenant_id, recipe ORDER BY created_at, id) AS number
-        FROM flow
-        WHERE recipe = ANY(:recipes) AND ended_at IS NULL AND {one_of("state", CLAIMABLE_STATES)}
-            AND {ClaimSql("flow").is_free} AND ({_IS_LOOKED_AT} OR num_tries = 0 AND reason IS NULL)
-            AND (NOT EXISTS (
-                SELECT FROM flow_node AS node JOIN batch ON batch.id = node.batch_id
-                WHERE node.flow_id = flow.id AND node.done_at IS NULL AND (
-                    {one_of("batch.state", _ENDING)}
-                    OR (
-                        {one_of("batch.state", _RUNNING)} AND flow.state <> '{CANCELLING}' AND NOT {CAP_IS_REACHED}
-                        AND NOT (batch.is_growing AND batch.num_requests > 0 AND batch.is_answered)
-                    )
-                )
-            ) OR {_IS_LOOKED_AT} AND flow.state <> '{CANCELLING}' AND EXISTS (
-                SELECT FROM flow_node AS node JOIN batch ON batch.id = node.batch_id
-                WHERE node.flow_id = flow.id AND node.done_at IS NULL AND (
+        FROM flow CROSS JOIN LATERAL (
+            SELECT bool_or({one_of("batch.state", _ENDING)}) AS is_ending,
+                bool_or(
+                    {one_of("batch.state", _RUNNING)} AND NOT {CAP_IS_REACHED}
+                    AND NOT (batch.is_growing AND batch.num_requests > 0 AND batch.is_answered)
+                ) AS is_running,
+                bool_or(
                     node.num_seen < batch.num_completed + batch.num_failed
                     OR node.num_seen IS NOT NULL AND {one_of("batch.state", TERMINAL_BATCH_STATES)}
-                )
-            ))
+                ) AS has_results
+            FROM flow_node AS node JOIN batch ON batch.id = node.batch_id
+            WHERE node.flow_id = flow.id AND node.done_at IS NULL
+        ) AS waits
+        WHERE recipe = ANY(:recipes) AND ended_at IS NULL AND {one_of("state", CLAIMABLE_STATES)}
+            AND {ClaimSql("flow").is_free} AND ({_IS_LOOKED_AT} OR num_tries = 0 AND reason IS NULL)
+            AND (
+                is_ending IS NOT TRUE AND (is_running IS NOT TRUE OR state = '{CANCELLING}')
+                OR has_results AND {_IS_LOOKED_AT} AND state <> '{CANCELLING}'
+            )
     ) AS due WHERE number <= :limit ORDER BY created_at, id
 """)

@@ -1,6 +1,6 @@
 """When a flow is expected to end, by the pace of its own nodes so far.
 
-Pure. Its error is published in docs/flows.md; `tokenmill bench extraction first_records` measures it.
+Pure. Its error is published in docs/flows.md; `bench extraction first_records` and `lab.ends.flow_ends` measure it.
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ from flows.tables import FlowNode
 from jobs.tables import Batch
 
 _EARLIEST, _LATEST = 0.35, 2.0
-"""Between these multiples of the time left by its pace a flow is said to end; docs/flows.md has what then came."""
+"""Bounds of the expected end, as multiples of the time left at the current pace; accuracy: docs/flows.md."""
 _LAST_SECONDS = 10.0
 """Most time that passes at the end besides: results gather, and files are written."""
 _LEAST_SECONDS = 1.0
+_LEAST_PACE_SECONDS = 30.0
+"""Of a node: before, most of its time is the wait for the first result, and its lines seem to take that long each."""
 _LEAST_SHARE = 0.1
 """Of a node's lines: before, its pace is that of its beginning."""
 _FEW = 0.2
@@ -63,9 +65,11 @@ def expected_end(
 
 
 def _seconds_left(node: FlowNode, batch: Batch, share_begun: float, now: datetime) -> float | None:
-    """Return the time that the rest of a node's lines take at its pace so far; None while it has few results."""
+    """Return the time that the rest of a node's lines take at its pace; None early, and while it has few results."""
     num_done = batch.num_completed + batch.num_failed
     num_lines = node.num_lines / (share_begun if batch.is_growing else 1.0)
     if num_done < max(1, _LEAST_SHARE * num_lines):
         return None
-    return (num_lines - num_done) / num_done * (now - node.begun_at).total_seconds()
+    began_at = batch.in_progress_at or node.begun_at  # its validation is no part of its pace
+    seconds = (now - began_at).total_seconds()
+    return None if seconds < _LEAST_PACE_SECONDS else (num_lines - num_done) / num_done * seconds

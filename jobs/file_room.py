@@ -19,12 +19,13 @@ def hold_room(session: Session, tenant_id: str) -> None:
     advisory_lock(session, f"files {tenant_id}")
 
 
-def check_room(session: Session, tenant_id: str, limits: Limits, *, size_bytes: int) -> None:
-    """Raise TooLargeError where one more file of `size_bytes` exceeds what the tenant may store."""
+def check_room(session: Session, tenant_id: str, limits: Limits, *, size_bytes: int, num_more: int = 1) -> None:
+    """Raise TooLargeError where more files, of `size_bytes` together, exceed what the tenant may store."""
     num_files, stored = kept_files(session, tenant_id)
-    if num_files >= limits.files:
+    if num_files + num_more > limits.files:
+        sent = "" if num_more == 1 else f", the request has {num_more:,} more,"
         raise TooLargeError(
-            f"You keep {num_files:,} files and {limits.files:,} are allowed. Delete some, or let them expire.",
+            f"You keep {num_files:,} files{sent} and {limits.files:,} are allowed. Delete some, or let them expire.",
             param="file",
             code="too_many_files",
         )

@@ -122,7 +122,8 @@ def get_file(session: Session, tenant_id: str, file_id: str) -> File:
 
 def find_kept(session: Session, tenant_id: str, file_id: str) -> File | None:
     """Return a file of this tenant, or None where it is deleted, expired or another tenant's."""
-    return session.scalar(select(File).where(File.id == file_id, File.tenant_id == tenant_id, is_there()))
+    file: File | None = session.scalar(_KEPT, {"file_id": file_id, "tenant_id": tenant_id})
+    return file
 
 
 def share_file(session: Session, tenant_id: str, file_id: str) -> File | None:
@@ -274,6 +275,7 @@ def _not_found(file_id: str) -> NotFoundError:
     return NotFoundError(f"No such File object: {file_id!r}. It may have been deleted or have expired.", param="id")
 
 
+_KEPT = select(File).where(File.id == bindparam("file_id"), File.tenant_id == bindparam("tenant_id"), is_there())
 _EXPIRY = func.now() + bindparam("lasting", type_=Interval)  # null where it does not expire
 _INSERT = (
     insert(File)

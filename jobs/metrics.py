@@ -14,10 +14,12 @@ from typing import Any
 from sqlalchemy import TextClause, text
 from sqlalchemy.orm import Session
 
-from jobs.chunks.fleet import OUT_REASON, live_workers, out_reason_of
+from jobs.chunks.fleet import live_workers, out_reason_of
+from jobs.engines.out import OUT_REASON
 from jobs.forecasts.outlooks import KEPT_FOR, LAST_ENDS
 from jobs.hooks import queue_counts
 from jobs.states import LIVE_BATCH_STATES
+from jobs.tables import Worker
 from jobs.tables.base import one_of
 from jobs.telemetry import declared
 from jobs.telemetry.meters import HistogramSample, Kind, Meter, Sample
@@ -169,19 +171,32 @@ def _ends(session: Session) -> Iterator[Sample]:
 
 def _workers(session: Session) -> Iterator[Sample | HistogramSample]:
     workers = live_workers(session)
-    for model in sorted({worker.model for worker in workers}):
-        mine = [worker for worker in workers if worker.model == model]
+    # One for each model that a worker may serve, so that work for one that waits for its turn is not without workers.
+    may_serve = {model for worker in workers for model in worker.may_serve if model not in worker.left_out}
+    for model in sorted(may_serve | {worker.model for worker in workers if not _is_announced(worker)}):
+        mine = [worker for worker in workers if worker.model == model and not _is_announced(worker)]
         labels = {"model": model}
         yield Sample(meter=declared.WORKERS, labels=labels, value=len(mine))
         yield Sample(meter=declared.WORKER_SLOTS, labels=labels, value=sum(worker.max_chunks for worker in mine))
     for worker in workers:
+        for model, reason in worker.left_out.items():
+            labels = {"model": model, "worker": worker.id, "reason": reason}
+            yield Sample(meter=declared.WORKERS_OUT, labels=labels, value=1)
+        if _is_announced(worker):
+            continue  # it has no engine yet
         if (reason := out_reason_of(worker)) is not None:
             labels = {"model": worker.model, "worker": worker.id, "reason": reason}
             yield Sample(meter=declared.WORKERS_OUT, labels=labels, value=1)
         labels = {"model": worker.model, "worker": worker.id}
-        engine = {"engine": worker.engine, "version": worker.engine_version or ""}
+        place = "house" if worker.spill_budget_picos is None else "outside"
+        engine = {"engine": worker.engine, "version": worker.engine_version or "", "place": place}
         yield Sample(meter=declared.WORKER_ENGINE, labels=labels | engine, value=1)
         yield from engine_samples(worker.engine_stats or {}, model=worker.model, worker_id=worker.id)
+
+
+def _is_announced(worker: Worker) -> bool:
+    """Return whether a worker of several models is about to serve this one."""
+    return bool(worker.may_serve) and not worker.max_chunks
 
 
 def engine_samples(stats: Mapping[str, Any], *, model: str, worker_id: str) -> Iterator[Sample | HistogramSample]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Protocol, TypedDict, Unpack
@@ -113,12 +113,19 @@ def note_kind(session: Session, name: str, serves: LineKind) -> None:
 
     Raises NotFoundError, or ConflictError where it answered other lines so far and is still in use.
     """
-    before = session.scalar(select(Model.serves).where(Model.name == name).with_for_update())
-    if before is None:
+    model = session.scalar(select(Model).where(Model.name == name).with_for_update())
+    if model is None:
         raise _not_found(name, [other.name for other in list_models(session)])
-    if before != serves:
-        _require_unused(session, name, then=f"have it serve {' and '.join(paths_of(serves))}, or choose another name")
-        session.execute(update(Model).where(Model.name == name).values(serves=serves))
+    if model.base is not None:
+        raise ConflictError(
+            f"the model {name!r} is an adapter of {model.base!r}, whose workers run its lines. Start a worker for that "
+            "model, or choose another name."
+        )
+    if model.serves != serves:
+        workers = _computing(session, name)
+        then = f"have it serve {' and '.join(paths_of(serves))}, or choose another name"
+        _require_unused(session, name, workers, then=then)
+        session.execute(update(Model).where((Model.name == name) | (Model.base == name)).values(serves=serves))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,10 +139,18 @@ class ModelEmbedding:
     dimensions: int
     max_tokens: int
     """Per text."""
+    dtype: str = "float32"
+    """In which it computes; also that of a worker of a release that knew no other."""
 
 
 def note_embedding(session: Session, name: str, embedding: ModelEmbedding) -> None:
-    """Record how a model computes its vectors, as reported by a worker with its files."""
+    """Record how a model computes its vectors, as reported by a worker with its files.
+
+    Raises ConflictError while another worker computes them in another dtype: a batch would mix the two.
+    """
+    model = session.scalar(select(Model).where(Model.name == name).with_for_update())
+    if model is not None and model.embedding is not None:
+        _require_alone(session, name, embedding_of(model).dtype, embedding.dtype)
     session.execute(update(Model).where(Model.name == name).values(embedding=asdict(embedding)))
 
 
@@ -150,6 +165,15 @@ def embedding_of(model: Model) -> ModelEmbedding:
     return ModelEmbedding(**model.embedding)
 
 
+def _require_alone(session: Session, name: str, dtype: str, asked: str) -> None:
+    workers = _computing(session, name) if dtype != asked else []
+    if workers:
+        raise ConflictError(
+            f"the model {name!r} is served in {dtype} by {_few(workers)}. Start this worker with --dtype {dtype}, or "
+            f"stop what serves it, then start it with --dtype {asked}."
+        )
+
+
 class MadeVectors(Protocol):
     """How existing vectors were computed."""
 
@@ -159,6 +183,8 @@ class MadeVectors(Protocol):
     def pooling(self) -> str: ...
     @property
     def dimensions(self) -> int: ...
+    @property
+    def computed_in(self) -> str: ...
 
 
 def require_same(session: Session, name: str, vectors: MadeVectors) -> ModelEmbedding:
@@ -170,6 +196,13 @@ def require_same(session: Session, name: str, vectors: MadeVectors) -> ModelEmbe
         raise ConflictError(
             f"The model {name!r} is not the one that made the vectors of this index. Build the index again, or search "
             "it with mode=bm25.",
+            code="model_changed",
+        )
+    if now.dtype != vectors.computed_in:
+        raise ConflictError(
+            f"The vectors of this index were computed in {vectors.computed_in}, and the model {name!r} now computes in "
+            f"{now.dtype}. Start its workers with --dtype {vectors.computed_in}, build the index again, or search it "
+            "with mode=bm25.",
             code="model_changed",
         )
     return now
@@ -185,8 +218,15 @@ def set_prices(session: Session, name: str, **prices: Unpack[NewPrices]) -> Mode
     prices_with(model, **prices)
     for column, price in prices.items():
         setattr(model, column, price)
+    model.has_own_prices = True
     session.flush()
+    session.execute(update(Model).where(Model.base == name, ~Model.has_own_prices).values(**prices_of(model)))
     return model
+
+
+def prices_of(model: Model) -> NewPrices:
+    """Return all prices of a model."""
+    return {column: getattr(model, column) for column in _FREE}  # type: ignore[return-value]  # its keys
 
 
 def prices_with(model: Model, **prices: Unpack[NewPrices]) -> dict[str, int | None]:
@@ -204,16 +244,24 @@ def remove_model(session: Session, name: str) -> None:
     """
     if session.scalar(select(Model.name).where(Model.name == name).with_for_update()) is None:
         raise _not_found(name, session.scalars(select(Model.name).order_by(Model.name).limit(_MOST_NAMED)).all())
-    _require_unused(session, name, then="remove it")
+    adapters = session.scalars(select(Model.name).where(Model.base == name).order_by(Model.name)).all()
+    if adapters:
+        raise ConflictError(f"the model {name!r} has the adapters {_few(adapters)}. Remove these first.")
+    workers = [worker.id for worker in fleet.live_workers(session, model=name)]
+    _require_unused(session, name, workers, then="remove it")
     session.execute(delete(Model).where(Model.name == name))
 
 
-def _require_unused(session: Session, name: str, *, then: str) -> None:
-    """Raise ConflictError where a worker serves a model, or a batch waits for it."""
-    workers = [worker.id for worker in fleet.live_workers(session, model=name)]
+def _computing(session: Session, name: str) -> list[str]:
+    """Return the workers that serve a model. One that only loads it, which may be the one that asks, does not yet."""
+    return [worker.id for worker in fleet.live_workers(session, model=name) if worker.max_chunks]
+
+
+def _require_unused(session: Session, name: str, workers: Sequence[str], *, then: str) -> None:
+    """Raise ConflictError where one of `workers` serves a model, or a batch waits for it."""
     if workers:
         raise ConflictError(f"the model {name!r} is served by {_few(workers)}; stop what serves it, then {then}")
-    open_batches = session.scalars(_OPEN_BATCHES.where(Batch.model == name)).all()
+    open_batches = session.scalars(_OPEN_BATCHES.where((Batch.model == name) | (Batch.adapter == name))).all()
     if open_batches:
         raise ConflictError(
             f"batches that have not ended name the model {name!r}: {_few(open_batches)}. Cancel them or let them end, "
@@ -258,7 +306,12 @@ def names_of(kinds: Mapping[str, LineKind], kind: LineKind) -> set[str]:
 
 def kinds_by_name(session: Session) -> dict[str, LineKind]:
     """Return the line kind of each offered model."""
-    return {model.name: LineKind(model.serves) for model in offered_models(session)}
+    return kinds_of(offered_models(session))
+
+
+def kinds_of(models: Iterable[Model]) -> dict[str, LineKind]:
+    """Return the line kind of each model."""
+    return {model.name: LineKind(model.serves) for model in models}
 
 
 def find_offered(session: Session, name: str) -> Model:

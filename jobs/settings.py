@@ -48,6 +48,8 @@ class Settings(BaseSettings):
     api_connections: int = Field(default=12, ge=4)
     """Connections to Postgres of one API process, at most, and one more to hear of changed keys; a control worker opens
     12 at most and 2 for its claims, a GPU worker 4 and 2 for its leases, any other process 4."""
+    database_scaler_url: str = ""
+    """The same for `tokenmill autoscale`, as `tokenmill_scaler`; without it that uses TOKENMILL_DATABASE_URL."""
     redis_url: str = "redis://localhost:6379/0"
     """Redis or Valkey, which carries hints and counts the rates of tenants; a hint that it loses is sent again."""
     storage_url: str = "file:///var/lib/tokenmill/objects"
@@ -185,7 +187,7 @@ class Settings(BaseSettings):
             )
         return self
 
-    @field_validator("database_url", "database_prepare_url", "database_owner_url", "redis_url")
+    @field_validator("database_url", "database_prepare_url", "database_owner_url", "database_scaler_url", "redis_url")
     @classmethod
     def _refuse_example_password(cls, given: str) -> str:
         if urlsplit(given).password == _EXAMPLE_PASSWORD:

@@ -7,6 +7,7 @@ import re
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -32,6 +33,7 @@ class OwnStack:
     base_url: str
     api_key: str
     database_url: str
+    data_dir: Path
     connection: psycopg.Connection[Any]
     """For queries to its Postgres: with a new connection for each, Postgres would start a process for each."""
 
@@ -78,11 +80,17 @@ def own_stack(tokenmill: str, *arguments: str, environment: Mapping[str, str]) -
                         base_url=match[1],
                         api_key=match[2],
                         database_url=database_url,
+                        data_dir=Path(folder),
                         connection=connection,
                     )
             finally:
                 process.send_signal(signal.SIGINT)
                 process.wait(_STOP_SECONDS)
+
+
+def tokenmill_here() -> str:
+    """Return the command of this environment."""
+    return str(Path(sys.executable).with_name("tokenmill"))
 
 
 def free_port() -> int:

@@ -22,7 +22,7 @@ COLORS = {
     PolicyName.FAIR: "#059669",
     PolicyName.PREFIX: "#2563eb",
 }
-_STYLE = {
+STYLE = {
     "font.family": "DejaVu Sans",
     "font.size": 10,
     "axes.spines.top": False,
@@ -122,7 +122,7 @@ def tenant_figure(runs: list[Run]) -> Figure:
 
 
 def _axes(title: str, *, num_columns: int) -> tuple[Figure, list[Axes]]:
-    mpl.rcParams.update(_STYLE)
+    mpl.rcParams.update(STYLE)
     figure = Figure(figsize=(10.5, 4.4), layout=ConstrainedLayoutEngine(rect=(0.0, 0.035, 1.0, 0.965)))
     figure.suptitle(title, x=0.01, ha="left", fontweight="bold", fontsize=13)
     figure.text(0.99, 0.005, _NOTE, ha="right", va="bottom", fontsize=7.5, color="#6b7280")

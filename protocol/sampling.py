@@ -16,6 +16,8 @@ MAX_SEED = 2**63 - 1
 MAX_INT = 2**31 - 1
 """Largest token id and token count."""
 MAX_PENALTY = 2.0
+MAX_TEMPERATURE = 2.0
+"""Of the API, as OpenAI documents it."""
 MAX_BIAS = 100.0
 MAX_REPETITION = 1e3
 MIN_REPETITION = 1e-3
@@ -83,4 +85,7 @@ RANGES: Mapping[str, Range] = {
     "logprobs": Whole(0, MAX_LOGPROBS),
     "prompt_logprobs": Whole(0, MAX_LOGPROBS),
 }
-"""Ranges of all numeric parameters. The API accepts fewer temperatures, as OpenAI documents them."""
+"""Ranges of all numeric parameters of the engine."""
+
+API_RANGES: Mapping[str, Range] = {**RANGES, "temperature": Number(0.0, MAX_TEMPERATURE)}
+"""Ranges of all numeric parameters of requests."""

@@ -7,7 +7,7 @@ from sqlalchemy import Engine, make_url
 from sqlalchemy.orm import Session
 
 from cli.embedded.postgres import SUPERUSER
-from jobs.access import OWNER, PREPARE, SERVICE
+from jobs.access import OWNER, PREPARE, SCALER, SERVICE
 
 
 def as_superuser(url: str) -> str:
@@ -24,6 +24,10 @@ def as_service(url: str) -> str:
 
 def as_prepare(url: str) -> str:
     return _as(PREPARE, url)
+
+
+def as_scaler(url: str) -> str:
+    return _as(SCALER, url)
 
 
 def _as(user: str, url: str) -> str:

@@ -79,7 +79,7 @@ EXTRAS = {
 FLOORS = {
     "engine": [
         ["errors", "interrupts", "stats"],
-        ["outputs", "structured", "thoughts", "gguf", "detokenizer"],
+        ["outputs", "structured", "thoughts", "gguf", "quantized", "detokenizer"],
         ["vllm_params"],
         ["config", "params", "tokenizer"],
         ["prompts", "suggested_sampling", "text", "scheduling"],
@@ -136,7 +136,14 @@ FLOORS = {
         ["mapping"],
         ["__init__", "__main__"],
     ],
-    "kernels": [["errors", "paged"], ["cpu", "gpu"], ["write_kv", "rope", "packed_linear"], ["*"]],
+    "kernels": [
+        ["errors", "paged"],
+        ["grouped_weight"],
+        ["cpu", "gpu"],
+        ["write_kv", "rope", "packed_linear"],
+        ["grouped_linear"],
+        ["*"],
+    ],
     "workers": [
         [
             "app",
@@ -179,10 +186,12 @@ FLOORS = {
             "uptime",
         ],
         ["lines"],
-        ["accounts", "engines"],
+        ["accounts"],
+        ["engines"],
         ["admin_log", "chunks", "files"],
-        ["file_room"],
+        ["file_room", "scaling"],
         ["forecasts", "served_models", "uploads"],
+        ["served_adapters"],
         ["batches", "audit", "day_record", "metrics", "overview", "retention"],
     ],
     "flows": [

@@ -28,15 +28,14 @@ from tests.floors import (
     UNTIL_FLOWS,
     WEB,
 )
-from tests.sources import file_of, names_in
+from tests.sources import file_of, imports_in
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
 def imports_of(path: Path) -> Iterator[tuple[str, int]]:
     """Yield the full name and line of every import in a file: for `from a import b`, both `a` and `a.b`."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        yield from ((name, getattr(node, "lineno", 0)) for name in names_in(node))
+    yield from ((name, each.line) for each in imports_in(path) for name in each.names)
 
 
 def packages_of(path: Path) -> Iterator[tuple[str, int]]:
@@ -98,16 +97,6 @@ def is_borrowed(node: ast.Import | ast.ImportFrom) -> bool:
     return any(re.fullmatch(r"test_\w+|conftest", part) for name in names for part in name.split("."))
 
 
-def late_imports(path: Path) -> Iterator[tuple[list[str], int]]:
-    """Yield the names and the line of every import inside a function of a file."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    functions = (node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)))
-    nodes = {
-        node for function in functions for node in ast.walk(function) if isinstance(node, (ast.Import, ast.ImportFrom))
-    }
-    yield from ((list(names_in(node)), node.lineno) for node in nodes)
-
-
 @cache
 def libraries_of(module: str) -> frozenset[str]:
     """Return the top-level names of the libraries that a module loads on import, and its imports at the top."""
@@ -119,7 +108,7 @@ def libraries_of(module: str) -> frozenset[str]:
             found.add(top)
         elif name not in seen and (path := file_of(name)) is not None:
             seen.add(name)
-            waiting += [each for node in ast.parse(path.read_text(encoding="utf-8")).body for each in names_in(node)]
+            waiting += [each for top in imports_in(path) if top.is_at_top for each in top.names]
     return frozenset(found)
 
 
@@ -232,10 +221,10 @@ def test_a_command_imports_late_only_what_is_slow_or_not_installed_everywhere() 
     files = {*(ROOT / "cli").rglob("*.py"), *features.glob("*/commands.py"), *features.glob("*/commands/**/*.py")}
     files.remove(ROOT / "cli" / "main.py")  # handles Ctrl-C before it loads anything
     quick = [
-        f"{path.relative_to(ROOT)}:{line} imports {names[-1]}"
+        f"{path.relative_to(ROOT)}:{late.line} imports {late.names[-1]}"
         for path in sorted(files)
-        for names, line in late_imports(path)
-        if not any(LATE & libraries_of(name) for name in names)
+        for late in imports_in(path)
+        if late.is_late and not any(LATE & libraries_of(name) for name in late.names)
     ]
     assert quick == []
 

@@ -70,13 +70,22 @@ def test_every_container_writes_to_its_volumes_alone_and_has_no_right_that_it_do
         assert service["read_only"] is True, name
         assert service["cap_drop"] == ["ALL"], name
         assert service["security_opt"] == ["no-new-privileges:true"], name
-        assert not service.keys() & {"cap_add", "privileged", "network_mode", "pid"}, name
+        assert service.get("cap_add", []) == (["NET_BIND_SERVICE"] if name == "caddy" else []), name
+        assert not service.keys() & {"privileged", "network_mode", "pid"}, name
     assert [services[name]["user"] for name in ("postgres", "redis")] == ["postgres", "valkey"]
 
 
-def test_compose_publishes_the_api_alone_and_on_this_machine_unless_told_otherwise(services: dict[str, Any]) -> None:
+def test_compose_publishes_the_proxy_with_tls_and_else_only_on_this_machine_by_default(
+    services: dict[str, Any],
+) -> None:
     published = {name: service["ports"] for name, service in services.items() if "ports" in service}
-    assert published == {"api": ["${TOKENMILL_BIND:-127.0.0.1}:${TOKENMILL_PORT:-8000}:8000"]}
+    assert published == {
+        "api": ["${TOKENMILL_BIND:-127.0.0.1}:${TOKENMILL_PORT:-8000}:8000"],
+        "prometheus": ["127.0.0.1:${PROMETHEUS_PORT:-9090}:9090"],
+        "grafana": ["127.0.0.1:${GRAFANA_PORT:-3000}:3000"],
+        "caddy": ["${TOKENMILL_HTTP_PORT:-80}:80", "${TOKENMILL_TLS_PORT:-443}:443"],
+    }
+    assert {name for name in published if "profiles" not in services[name]} == {"api"}
 
 
 def test_compose_starts_nothing_without_passwords_and_the_example_has_none(services: dict[str, Any]) -> None:
@@ -96,7 +105,7 @@ def test_a_container_has_the_password_of_its_own_database_role_alone(services: d
     for name, service in services.items():
         given = service.get("environment", {})
         has = re.findall(r"\$\{POSTGRES_(\w*)PASSWORD", " ".join(map(str, given.values())))
-        assert set(has) == expected.get(name, {"SERVICE_"}), name
+        assert set(has) == expected.get(name, {"SERVICE_"} if "env_file" in service else set()), name
         if "env_file" in service:
             assert all(given[password] == "" for password in PASSWORDS), name
             assert {f"TOKENMILL_DATABASE_{whose}URL" for whose in ("", "PREPARE_", "OWNER_")} <= given.keys(), name
@@ -137,21 +146,24 @@ def ask(process: subprocess.Popen[bytes], address: Path, said: bytes) -> bytes:
 
 
 def test_a_prepare_worker_writes_what_it_has_prepared_alone(services: dict[str, Any]) -> None:
-    root = "/var/lib/tokenmill/objects"
-    assert services["prepare"]["volumes"] == [f"objects:{root}:ro", f"prepared:{root}/{PREFIX}"]
+    root, stores = "/var/lib/tokenmill/objects", "${TOKENMILL_STORES:-stores}:/srv/stores"
+    assert services["prepare"]["volumes"] == [f"objects:{root}:ro", f"prepared:{root}/{PREFIX}", f"{stores}:ro"]
     for name in (
         "migrate",
         "api",
         "control",
         "dispatch",
     ):  # services that create, read and delete such objects mount them, too
-        assert services[name]["volumes"] == [f"objects:{root}", f"prepared:{root}/{PREFIX}"], name
+        assert services[name]["volumes"] == [f"objects:{root}", f"prepared:{root}/{PREFIX}", stores], name
     assert f"{root}/{PREFIX}" in (ROOT / "deploy" / "Dockerfile").read_text(), "else a new volume is root's"
 
 
 def test_a_health_check_is_rare_and_runs_a_shell_that_ends_itself(services: dict[str, Any]) -> None:
     """Five Pythons every 5 to 10 s took 6 % of a core, and piled up where the machine was busy."""
-    checks = {name: service["healthcheck"] for name, service in services.items()}
+    checks = {name: service["healthcheck"] for name, service in services.items() if "healthcheck" in service}
+    assert services.keys() - checks.keys() == {"prometheus", "grafana", "caddy"}, (
+        "nothing of the service depends on them"
+    )
     assert [name for name, check in checks.items() if check.get("disable")] == ["migrate"]
     del checks["migrate"]
     programs = {name: check["test"][:2] for name, check in checks.items()}
@@ -159,12 +171,20 @@ def test_a_health_check_is_rare_and_runs_a_shell_that_ends_itself(services: dict
     own = {"postgres": ["CMD", "pg_isready"], "redis": ["CMD", "timeout"]}
     assert programs == {name: own.get(name, answers) for name in checks}
     for name, check in checks.items():
-        assert (check["interval"], check["timeout"], check["retries"]) == ("30s", "60s", 5), name
+        assert (check["interval"], check["timeout"], check["retries"]) == ("60s", "60s", 3), name
+
+
+def test_a_hubs_token_is_a_secret_of_workers_alone_and_empty_by_default(services: dict[str, Any]) -> None:
+    holders = {name for name, service in services.items() if "secrets" in service}
+    assert holders == {name for name in services if name.startswith("worker")}
+    assert (ROOT / "deploy" / "no-token").read_bytes() == b""
 
 
 def test_nothing_waits_for_a_health_check_and_no_process_stays_a_zombie(services: dict[str, Any]) -> None:
     conditions = {each["condition"] for service in services.values() for each in service.get("depends_on", {}).values()}
     assert conditions == {"service_started", "service_completed_successfully"}
+    roles = {name: service["depends_on"] for name, service in services.items() if "env_file" in service}
+    assert all("postgres" in needs for needs in roles.values()), "else it would be stopped together with them"
     assert all(service["init"] is True for service in services.values())
     assert services["migrate"]["command"] == ["db", "upgrade", "--wait", "300"]
 

@@ -8,8 +8,8 @@ from typing import Any
 from tokenmill.errors import InputError
 
 
-def needed(module: str, *, by: str) -> Any:
-    """Import a package of the extra `tables`. Raises InputError naming what to install."""
+def needed(module: str, *, by: str, extra: str = "tables") -> Any:
+    """Import a package of an extra. Raises InputError naming what to install."""
     try:
         return import_module(module)
     except ModuleNotFoundError as error:
@@ -17,5 +17,5 @@ def needed(module: str, *, by: str) -> Any:
         if (error.name or "").partition(".")[0] != package:
             raise
         raise InputError(
-            f"{by} needs the package {package}, which is not installed. Run `pip install 'tokenmill[tables]'`."
+            f"{by} needs the package {package}, which is not installed. Run `pip install 'tokenmill[{extra}]'`."
         ) from None

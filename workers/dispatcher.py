@@ -29,6 +29,7 @@ from jobs.database import BRIEF_SECONDS, autocommit, connect, sessions, transact
 from jobs.errors import ServiceError
 from jobs.forecasts import snapshot
 from jobs.overview import plots
+from jobs.scaling.limits import limits_by_model
 from jobs.settings import Settings
 from jobs.storage import Storage, store_marker
 from jobs.telemetry import serving
@@ -38,6 +39,7 @@ from jobs.telemetry.meters import Meters
 from jobs.telemetry.traces import NO_TRACES, Traces
 from workers.app import make_app
 from workers.hints import HintSender
+from workers.turns.control_wakes import ControlWakes
 
 log = logging.getLogger(__name__)
 
@@ -102,6 +104,7 @@ class Dispatcher:
         self._has_lost_leases = threading.Event()
         self._waiting_round = waiting.Round()
         self._due_turns = DueTurns(sessions, monotonic=monotonic)
+        self._control_wakes = ControlWakes(monotonic=monotonic)
         self._monotonic = monotonic
         self._ticked_at = self._trued_up_at = self._noted_at = -math.inf
 
@@ -166,6 +169,8 @@ class Dispatcher:
                 self.count_queue()
                 if is_any_open or was_any_open:
                     self.forecast()
+                else:
+                    self.forecast_at_rest()
                 self.keep_plots()
                 was_any_open = is_any_open
             except ServiceError as error:
@@ -193,6 +198,13 @@ class Dispatcher:
     def forecast(self) -> None:
         """Forecast every batch's end if due and no other dispatcher does it."""
         self._in_turn(_FORECAST, snapshot.take, every_seconds=_FORECAST_SECONDS)
+
+    def forecast_at_rest(self) -> None:
+        """Measure without open batches where the number of workers depends on it: an old measurement is not trusted."""
+        with transaction(self._sessions) as session:
+            is_scaled = bool(limits_by_model(session))
+        if is_scaled:
+            self.forecast()
 
     def keep_plots(self) -> None:
         """Add new points to the plots if due and no other dispatcher does it."""
@@ -279,10 +291,10 @@ class Dispatcher:
         return picked
 
     def _send(self, plan: Plan) -> None:
-        for batch_id in plan.validate:
-            self._count_hint("validate", is_sent=self._hints.validate(batch_id))
-        for batch_id in plan.finalise:
-            self._count_hint("finalise", is_sent=self._hints.finalise(batch_id))
+        due = [("validate", self._hints.validate, batch_id) for batch_id in plan.validate]
+        due += [("finalise", self._hints.finalise, batch_id) for batch_id in plan.finalise]
+        for kind, send, batch_id in due[: self._control_wakes.take(len(due))]:
+            self._count_hint(kind, is_sent=send(batch_id))
         for model, chunk_id in plan.run:
             with self._traces.span("hint", parent=plan.trace_contexts.get(chunk_id), chunk_id=chunk_id) as span:
                 is_sent = self._hints.run_chunk(chunk_id, model=model)

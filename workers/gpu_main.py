@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Any
 from sqlalchemy.orm import Session, sessionmaker
 
 from engine.config import EngineConfig
-from engine.errors import EngineStartError, ModelLoadError
+from engine.errors import EngineStartError, InvalidConfigError, ModelLoadError
 from engine.models.paths import resolve_model_path
 from engine.pooling.purposes import Purpose, purpose_of
 from engine.process.messages import EngineInfo
@@ -60,17 +61,20 @@ def main(
     model: str,
     path: str | None,
     engine: Callable[[str], EngineConfig],
+    dtype: str = "auto",
     chat_template: Path | None = None,
     has_suggested_sampling: bool = False,
+    worker_id: str | None = None,
     before_database: Callable[[], None] = lambda: None,
 ) -> None:
     """Serve `model` until SIGTERM. `path` registers it with that directory; without it, it must be registered.
 
-    `engine` makes the engine's configuration from the model's path; `chat_template` is a file with a template that
-    replaces the model's; with `has_suggested_sampling` lines have the sampling of the model's generation_config.json
-    where they set none; `before_database` is called just before the database is first needed, and may raise. Raise
-    NotFoundError for an unknown model and InputError if its folder, tokenizer or template cannot be read; nothing is
-    registered then.
+    `engine` makes the engine's configuration from the model's path, but for its dtype, which is `dtype`, as is that of
+    a pooling model; `chat_template` is a file with a template that replaces the model's; with `has_suggested_sampling`
+    lines have the sampling of the model's generation_config.json where they set none; `worker_id` is that of a row that
+    announces this worker; `before_database` is called just
+    before the database is first needed, and may raise. Raise NotFoundError for an unknown model and InputError if its
+    folder, tokenizer or template cannot be read; nothing is registered then.
     """
     maker = sessions(connect(settings.database_url, idle_seconds=BRIEF_SECONDS))
     hold_maker = sessions(connect(settings.database_url, connections=_HOLD_CONNECTIONS, idle_seconds=BRIEF_SECONDS))
@@ -78,26 +82,34 @@ def main(
         before_database()
     # Resolved once, so that a restarted engine loads the same files even if the hub has changed.
     folder = _folder(_registered_path(maker, model) if path is None else served_models.stored_path(path))
-    config = engine(str(folder))
-    purpose = _purpose(folder)
+    config, purpose = engine(str(folder)), _purpose(folder)
     if purpose is None:
         defaults = _suggested_sampling(folder) if has_suggested_sampling else {}
+        config = _with_dtype(config, dtype)
         serve = partial(_serve_text, config=config, chat_template=chat_template, defaults=defaults)
     else:
         _require_plain(config, chat_template, purpose, has_suggested_sampling=has_suggested_sampling)
         # Imports torch, which in other workers only the engine process does.
         from workers.pooling.main import main as serve_pooled  # noqa: PLC0415
 
-        serve = partial(serve_pooled, purpose=purpose)
+        serve = partial(serve_pooled, purpose=purpose, dtype=dtype)
     serve(
         settings,
         model=model,
         path=path,
         folder=folder,
+        worker_id=worker_id or new_id("worker"),
         sessions=maker,
         hold_sessions=hold_maker,
         before_database=before_database,
     )
+
+
+def _with_dtype(config: EngineConfig, dtype: str) -> EngineConfig:
+    try:
+        return replace(config, dtype=dtype)
+    except InvalidConfigError as error:
+        raise InputError(f"{config.model} is a model that generates: {error}") from None
 
 
 def _serve_text(
@@ -109,12 +121,12 @@ def _serve_text(
     config: EngineConfig,
     chat_template: Path | None,
     defaults: Mapping[str, Any],
+    worker_id: str,
     sessions: sessionmaker[Session],
     hold_sessions: sessionmaker[Session],
     before_database: Callable[[], None],
 ) -> None:
     """Serve a model that generates, with an engine in a separate process; raise as `main` does."""
-    worker_id = new_id("worker")
     meters = Meters(WORKER)
     serving.serve(meters.registry, host=settings.metrics_host, port=settings.metrics_port)
     leaving = Leaving(Drain())
@@ -235,12 +247,12 @@ def _suggested_sampling(folder: Path) -> Mapping[str, Any]:
 def _require_plain(
     config: EngineConfig, chat_template: Path | None, purpose: Purpose, *, has_suggested_sampling: bool
 ) -> None:
-    """Raise InputError for engine options that a pooling model does not use: it runs in fp32 on the CPU."""
-    plain = EngineConfig(model=config.model, device=config.device, dtype=config.dtype)
+    """Raise InputError for engine options that a pooling model does not use: it runs on the CPU."""
+    plain = EngineConfig(model=config.model, device=config.device)
     does = "embeds" if purpose is Purpose.EMBED else "reranks"
-    if config != plain or config.device not in ("auto", "cpu") or config.dtype not in ("auto", "float32"):
+    if config != plain or config.device not in ("auto", "cpu"):
         raise InputError(
-            f"{config.model} {does}, in float32 on the CPU without an engine. Leave out the engine's options."
+            f"{config.model} {does}, on the CPU without an engine. Leave out the engine's options, except --dtype."
         )
     if chat_template is not None:
         raise InputError(f"{config.model} {does} and has no chats. Leave --chat-template out.")

@@ -59,9 +59,13 @@ class ChunkPool(TaskPool):
         self._service.begin_drain()
 
 
-def serve_chunks(answerer: Answerer, services: Services, *, model: str, worker_id: str) -> int:
-    """Answer the chunks of `model` until SIGTERM; return the exit code."""
-    app = make_app(services.settings.redis_url, queue=model_queue(model), app_class=ChunkApp)
+def serve_chunks(answerer: Answerer, services: Services, *, model: str, worker_id: str, is_hinted: bool = True) -> int:
+    """Answer the chunks of `model` until SIGTERM; return the exit code.
+
+    A worker that is not hinted claims by itself alone: its queue is its own, and nobody sends to it.
+    """
+    queue = model_queue(model if is_hinted else worker_id)
+    app = make_app(services.settings.redis_url, queue=queue, app_class=ChunkApp)
     app.chunk_service = ChunkService(worker_id=worker_id, model=model, answerer=answerer, services=services)
     app.task(name=RUN_CHUNK_TASK)(app.chunk_service.run_hinted)
     drain_when_told(app.chunk_service.begin_drain)

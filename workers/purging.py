@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from features import parts
 from jobs import chores, decisions
-from jobs.accounts import browser_sessions
+from jobs.accounts import browser_sessions, spill_days
 from jobs.batches import exact_counts
 from jobs.batches.deletion import delete_left
 from jobs.database import transaction
@@ -70,6 +70,7 @@ class Purging:
             Purge(what="old batches", chore="roll up", step=lambda: history.roll_up(maker, age=detail)),
             Purge(what="decisions", chore="forget decisions", step=lambda: decisions.forget(maker)),
             Purge(what="input counts", chore="forget input counts", step=self._forget_counts),
+            Purge(what="spill days", chore="forget spill days", step=self._forget_spill_days),
             Purge(what="workers", chore="forget workers", step=lambda: history.forget_workers(maker)),
         )
 
@@ -81,6 +82,10 @@ class Purging:
     def _forget_counts(self) -> int:
         with transaction(self._sessions) as session:
             return exact_counts.forget(session)
+
+    def _forget_spill_days(self) -> int:
+        with transaction(self._sessions) as session:
+            return spill_days.forget(session)
 
     def _forget_sessions(self) -> int:
         with transaction(self._sessions) as session:

@@ -14,10 +14,11 @@ from pydantic import Field
 from api.auth import KeyIdDep, TenantDep
 from api.errors import error_response
 from api.fields import ObjectId, Order, StrictModel
-from api.files.naming import name_object
+from api.files.naming import name_object, name_objects
+from api.files.several import SEVERAL_SCHEMA, receive_several
 from api.openapi import Responses, bytes_of, failures
 from api.ranges import ByteRange, UnsatisfiableRangeError, parse_range
-from api.schemas.files import DeletedFile, FileObject, FilePage
+from api.schemas.files import DeletedFile, FileList, FileObject, FilePage
 from api.services import Services, ServicesDep
 from api.sessions import SessionDep
 from api.spending import ONE_DOWNLOAD, ONE_UPLOAD
@@ -72,6 +73,27 @@ async def upload(request: Request, tenant: TenantDep, *, services: ServicesDep) 
     received = await receive_upload(request, key, store=services.store, settings=services.settings)
     services.meters.count(UPLOAD_BYTES, by=received.size_bytes)
     return await name_object(services, tenant, received)
+
+
+@router.post(
+    "/several",
+    operation_id="createFiles",
+    responses=failures(408, 413),
+    openapi_extra={"requestBody": SEVERAL_SCHEMA},
+    dependencies=[ONE_UPLOAD],
+)
+async def upload_several(request: Request, tenant: TenantDep, *, services: ServicesDep) -> FileList:
+    """Upload small files in one request: a multipart form with `purpose` `user_data` and a part `files` for each.
+
+    All are stored, or none. They are returned in the order sent.
+    """
+    async with services.session_slots:
+        await run_sync(_check_room, services, tenant)
+    received = await receive_several(
+        request, lambda: files.new_object_key(tenant.id), store=services.store, settings=services.settings
+    )
+    services.meters.count(UPLOAD_BYTES, by=sum(each.size_bytes for each in received))
+    return FileList(data=await name_objects(services, tenant, received))
 
 
 def _check_room(services: Services, tenant: Tenant) -> None:

@@ -19,7 +19,7 @@ MAX_INLINE_BYTES = 8 * 1024 * 1024  # for a batch with its requests in the body
 MAX_DEFINITION_BYTES = 2 * 1024 * 1024  # a pipeline may have 1 MiB, and JSON escapes add to it
 INLINE_PATHS = frozenset({"/v1/batches", "/v1/estimates"})
 PIPELINE_PATHS = re.compile("/v1/pipelines(/[^/]+)?")
-UPLOAD_PATHS = re.compile("/v1/files|/v1/uploads/[^/]+/parts")  # bound their own bodies
+UPLOAD_PATHS = re.compile("/v1/files|/v1/files/several|/v1/uploads/[^/]+/parts")  # bound their own bodies
 OPERATOR_PATHS = frozenset({"/metrics", "/openapi.json"})
 
 

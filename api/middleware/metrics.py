@@ -6,7 +6,7 @@ import time
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from jobs.telemetry.declared import HTTP_REQUESTS, HTTP_SECONDS
+from jobs.telemetry.declared import HTTP_FAILURES, HTTP_REQUESTS, HTTP_SECONDS
 from jobs.telemetry.meters import Meters
 
 
@@ -33,6 +33,8 @@ class MeasureRequests:
         finally:
             method, route = _method(scope), _route(scope)
             self._meters.count(HTTP_REQUESTS, method, route, str(status))
+            if status >= 500:
+                self._meters.count(HTTP_FAILURES)
             self._meters.observe(HTTP_SECONDS, time.perf_counter() - started, method, route)
 
 

@@ -50,6 +50,9 @@ class _Part:
     def feed(self, piece: bytes) -> None:
         self._reader.feed(piece)
 
+    def begin(self, filename: str) -> None:
+        """The object is open."""
+
     def write(self, data: bytes) -> None:
         """Write content of the part from the form's reader. Raise TooLargeError at the first byte too many."""
         self._size_bytes += len(data)

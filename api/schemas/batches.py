@@ -101,6 +101,8 @@ class BatchObject(ListedObject):
     reproducible: bool
     answered_by: str | None
     """The kind of engine that gave its first answer: `tokenmill` is ours; null if it has none yet."""
+    spilled_lines: int
+    """How many of its lines were answered by servers outside the house."""
     retry_of: str | None
     """The batch whose failed lines this one retries."""
     after: str | None
@@ -134,7 +136,7 @@ class BatchObject(ListedObject):
         return cls(
             id=batch.id,
             endpoint=batch.endpoint,
-            model=batch.model,
+            model=batch.named_model,
             errors=_errors_of(batch),
             input_file_id=batch.source_file_id or batch.input_file_id,
             completion_window=batch.completion_window,
@@ -165,6 +167,7 @@ class BatchObject(ListedObject):
             engine=batch.engine_choice,
             reproducible=batch.is_reproducible,
             answered_by=batch.engine,
+            spilled_lines=batch.num_spilled,
             retry_of=batch.retry_of,
             after=batch.after_batch_id,
             filled_file_id=None if batch.source_file_id is None else batch.input_file_id,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, Self
 
-from api.schemas.wire import DeletedObject, ListedObject, Page, unix_seconds, unix_seconds_or_none
+from api.schemas.wire import DeletedObject, ListedObject, Page, WholeList, unix_seconds, unix_seconds_or_none
 from jobs.files import Purpose
 from jobs.tables import File
 
@@ -35,6 +35,10 @@ class FileObject(ListedObject):
 
 class FilePage(Page[FileObject]):
     """Newest first by default."""
+
+
+class FileList(WholeList[FileObject]):
+    """The files of one request, in the order sent."""
 
 
 class DeletedFile(DeletedObject):

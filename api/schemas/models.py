@@ -44,6 +44,8 @@ class ModelObject(WireModel):
     currency: str
     max_model_len: int | None = None
     """The longest context (prompt and answer) among the workers that serve it now; null if none does."""
+    parent: str | None = None
+    """Of an adapter, the model that it changes."""
     endpoints: list[str]
     """The endpoints that a batch for this model may have."""
     prices: dict[Priority, PricesObject]
@@ -58,6 +60,7 @@ class ModelObject(WireModel):
             output_price_micros=model.output_price_picos,
             currency=currency,
             max_model_len=max_model_len,
+            parent=model.base,
             endpoints=list(paths_of(LineKind(model.serves))),
             prices={priority: PricesObject.of(Prices.of(model, priority)) for priority in Priority},
         )

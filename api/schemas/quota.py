@@ -96,6 +96,8 @@ class QuotaObject(WireModel):
     budgets: list[BudgetObject]
     may_overflow: bool
     """Whether a batch beyond the token budget is accepted in class overflow, on spare capacity."""
+    may_leave_house: bool
+    """Whether lines that would miss their deadline may go to servers outside the house."""
     overflow_spent: int
     """Tokens that such batches have used so far; they do not count against the token budget."""
     limits: list[LimitObject]

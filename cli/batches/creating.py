@@ -17,6 +17,7 @@ from cli.batches.following import follow
 from cli.client import client_from_environment, server_errors_as_sentences
 from cli.disk.input_check import AnyModel, check_file
 from cli.disk.input_file import opened, sha256_of
+from cli.disk.standard_input import from_stdin
 from cli.file_commands import upload_file
 from cli.line_tally import SOME_LINES_FAILED
 from cli.options import AsJson, FailOnErrors, IdempotencyKey, WaitForServer, duration
@@ -43,7 +44,12 @@ _IN_WORDS = {
 
 
 def create(
-    source: Annotated[str, typer.Argument(metavar="IN.jsonl|FILE_ID", help="A local file is uploaded first.")],
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="IN.jsonl|FILE_ID", callback=from_stdin, help="A local file is uploaded first; - is standard input."
+        ),
+    ],
     *,
     endpoint: Annotated[str | None, typer.Option(help="[default: the url of the file's first line]")] = None,
     name: Annotated[str | None, typer.Option(help="What lists show [default: the file's name]")] = None,
@@ -150,7 +156,9 @@ def _is_empty(client: OpenAI, file_id: str) -> bool:
 
 
 def check(
-    path: Annotated[Path, typer.Argument(metavar="IN.jsonl|IN.jsonl.gz")],
+    path: Annotated[
+        Path, typer.Argument(metavar="IN.jsonl|IN.jsonl.gz", callback=from_stdin, help="- for standard input.")
+    ],
     *,
     endpoint: Annotated[str | None, typer.Option(help="[default: the url of the file's first line]")] = None,
     model: Annotated[

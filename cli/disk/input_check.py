@@ -97,7 +97,8 @@ def check_content(content: Iterator[bytes], *, path: Path, endpoint: str, models
     problems = FoundProblems(path)
     try:
         for line in iter_lines(content, max_line_bytes=settings.max_line_bytes):
-            if (problem := scan.check(line)) is not None:
+            problem = scan.check(line)
+            if problem is not None and not (scan.is_array and problems.count):
                 problems.add(problem.wire() | {"custom_id": problem.custom_id})
     finally:
         problems.close()
@@ -105,7 +106,11 @@ def check_content(content: Iterator[bytes], *, path: Path, endpoint: str, models
     if whole is not None:
         problems.shown.insert(0, whole)
     if problems.shown:
-        counted = f", bad lines: {problems.count:,} of {scan.num_requests:,}:" if problems.count else ":"
+        counted = (
+            f", bad lines: {problems.count:,} of {scan.num_requests:,}:"
+            if problems.count and not scan.is_array
+            else ":"
+        )
         raise InputError(f"{path} fails validation{counted}\n{problems.described()}")
     return scan
 

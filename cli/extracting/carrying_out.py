@@ -10,14 +10,13 @@ from typing import Any
 
 from cli.calls import Calls, named
 from cli.client import server_errors_as_sentences
-from cli.disk.input_file import raw
-from cli.extracting.order import Input, Order
+from cli.extracting.order import Order
 from cli.extracting.outputs import MostDoubtful, write_outputs, write_report
 from cli.extracting.records import record_pages, text_of_document
 from cli.extracting.screen import noting, print_examples, upload_progress
 from cli.extracting.stored import ENDED_WITHOUT, StoredWork
 from cli.extracting.tally import Tally
-from cli.file_commands import upload_as
+from cli.extracting.uploading import upload_documents
 from cli.service.options import say
 from cli.service.service import Service, Target, service_at
 from cli.submitting.command_folder import CommandFolder
@@ -128,7 +127,13 @@ class _Work:
         inputs, examples = self.order.inputs, self.order.examples
         try:
             with upload_progress(len(inputs)) as on_each:
-                self._stored.fill(collection, inputs, send=lambda one, name: self._sent(one, name, on_each))
+                self._stored.fill(
+                    collection,
+                    inputs,
+                    send=lambda documents: upload_documents(
+                        self.service, documents, on_each=on_each, on_request=self._tend
+                    ),
+                )
             if examples is not None:
                 body["examples"] = self._stored.examples(collection, examples)
             return self._stored.extraction({**body, "collection_id": collection["id"]})
@@ -137,18 +142,6 @@ class _Work:
                 self._delete([collection["id"]])
                 self.folder.forget()
             raise
-
-    def _sent(self, one: Input, name: str, on_each: Any) -> Any:
-        """Upload a document: to a server a large one in parts, with which the same command continues."""
-        self._tend()
-        client = self.service.client
-        if self.service.is_here:
-            with raw(one.path) as (_, content):
-                file: Any = client.files.create(file=(name, content), purpose="user_data")
-        else:
-            file = upload_as(client, one.path, name=name, purpose="user_data")
-        on_each()
-        return file
 
     def _followed(self, extraction: dict[str, Any]) -> dict[str, Any]:
         """Show the progress of an extraction, and return it once it has ended."""

@@ -7,18 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import typer
-from typer.core import TyperGroup
 
 from cli.extracting import evaluating
 from cli.extracting.command import run
 from cli.extracting.index_command import index
+from cli.overview import WholeHelp
 
 _DEFAULT = "run"
 _LIKENESS = 0.75
 """Of a first word that is taken for a misspelled subcommand if no such file exists."""
 
 
-class _WithDefault(TyperGroup):
+class _WithDefault(WholeHelp):
     """Takes arguments that begin with no subcommand as those of `run`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -20,8 +20,8 @@ _ALL = 10**9
 _MAX_TRIES = 100
 """Most extractions of a command that failed or were cancelled and are kept."""
 
-Send = Callable[[Input, str], Any]
-"""Uploads a document under a name and returns the file."""
+Send = Callable[[Sequence[tuple[Input, str]]], Iterable[str]]
+"""Uploads documents, each under a name, and returns the ids of their files."""
 
 
 class StoredWork:
@@ -42,11 +42,11 @@ class StoredWork:
         """Upload the documents that are not there yet, and add all to the collection, in their order."""
         if collection["num_documents"] >= len(inputs):
             return
-        ids = {file.filename: file.id for file in self._files(collection)}
-        files = []
-        for number, one in enumerate(inputs):
-            name = self._file_name(str(number))
-            files.append({"file_id": ids[name] if name in ids else send(one, name).id, "name": one.name})
+        ids = {file.filename: str(file.id) for file in self._files(collection)}
+        names = [self._file_name(str(number)) for number in range(len(inputs))]
+        missing = [(one, name) for one, name in zip(inputs, names, strict=True) if name not in ids]
+        ids.update(zip((name for _, name in missing), send(missing), strict=True))
+        files = [{"file_id": ids[name], "name": one.name} for one, name in zip(inputs, names, strict=True)]
         path = named("collections", collection["id"], "/documents")
         for at in range(0, len(files), _FILES_A_CALL):
             self._calls.post(path, {"files": files[at : at + _FILES_A_CALL]})

@@ -14,20 +14,22 @@ import typer
 
 from cli.data_dir import default_data_dir
 from cli.disk.output_path import require_apart, require_replaceable
+from cli.disk.standard_input import stdin_copy
 from cli.estimating.estimate import estimated
 from cli.line_tally import SOME_LINES_FAILED, by_code
 from cli.mapping.folder import render
 from cli.mapping.job import MapOptions, plan
 from cli.mapping.running import check_schema, computed, delete_left, folder_of, write_output, written_before
+from cli.mapping.source import map_source
 from cli.service.choosing import target_of
 from cli.service.options import BaseUrl, Keep, Model, Param, RunDataDir, Window, json_params, say, text_of
 from cli.table import print_fields
 from features.pipelines.rows.lines.requests import UnrenderedRow
 from features.pipelines.rows.outputs.tables import output_format
 from features.pipelines.rows.sources.files import Format, reads
-from features.pipelines.rows.sources.reading import open_source
 from jobs.counted import counted
 from jobs.errors import InputError
+from protocol.sampling import MAX_TEMPERATURE
 
 if TYPE_CHECKING:
     from cli.mapping.job import MapJob
@@ -37,8 +39,13 @@ if TYPE_CHECKING:
 
 
 def map_(
+    context: typer.Context,
     source: Annotated[
-        str, typer.Argument(metavar="SOURCE", help="FILE.jsonl, .csv or .parquet, a folder, a quoted glob, or s3://…")
+        str,
+        typer.Argument(
+            metavar="SOURCE",
+            help="FILE.jsonl, .csv, .tsv, .xlsx or .parquet, a folder, a quoted glob, s3://…, or - (JSONL).",
+        ),
     ],
     *,
     output: Annotated[
@@ -52,7 +59,7 @@ def map_(
     model: Model = None,
     base_url: BaseUrl = None,
     max_tokens: Annotated[int | None, typer.Option(min=1, help="Longest answer.")] = None,
-    temperature: Annotated[float | None, typer.Option(min=0.0)] = None,
+    temperature: Annotated[float | None, typer.Option(min=0.0, max=MAX_TEMPERATURE)] = None,
     param: Param = None,
     thoughts: Annotated[
         bool, typer.Option("--thoughts", help="Add a column with the thoughts of a model that thinks.")
@@ -92,7 +99,9 @@ def map_(
         prefix=prefix,
         model="",
     )
-    rows = open_source(source)
+    rows = map_source(source, stdin_copy=stdin_copy(context, source))
+    for note in rows.notes:
+        say(note)
     with _named(prompt, schema):
         job = plan(rows, options, form)  # before any request to a server
     base = data_dir or default_data_dir()
@@ -148,7 +157,6 @@ def _show(job: MapJob, target: Target) -> None:
 
 
 def _prompt_of(one: RequestLine | UnrenderedRow) -> str:
-
     if isinstance(one, UnrenderedRow):
         return f"--- row {one.index}: no prompt: {one.error}\n"
     messages = "\n".join(f"# {message.role}:\n{message.content}" for message in one.messages)
@@ -156,7 +164,6 @@ def _prompt_of(one: RequestLine | UnrenderedRow) -> str:
 
 
 def _json_file(path: Path) -> Any:
-
     text = text_of(path)
     try:
         return json.loads(text)

@@ -12,13 +12,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli.data_dir import default_data_dir
+from cli.models.amounts import factor, price
 from cli.models.pulling import SMOLLM2, pull_smollm2
 from cli.models.repriced import print_repriced
+from cli.models.scaling import scale, shown_range
+from cli.options import AsJson
 from cli.served_model import is_readable_here
 from cli.table import print_table
 from cli.transactions import DataDirOption, admin_transaction, administration
 from engine.pooling.purposes import Purpose, purpose_of
-from jobs.accounts.money import PRICED_TOKENS, from_currency, in_currency
+from jobs.accounts.money import PRICED_TOKENS, in_currency
 from jobs.counted import counted
 from jobs.errors import InputError
 from jobs.lines.endpoints import LineKind, paths_of
@@ -28,10 +31,9 @@ if TYPE_CHECKING:
     from jobs.tables import Model
 
 app = typer.Typer(help="Models that batches may use.", no_args_is_help=True)
+app.command()(scale)
 
 Day = typer.Option(formats=["%Y-%m-%d"], metavar="YYYY-MM-DD")
-_PRICE_DIGITS = 6  # micro-units
-_FACTOR_DIGITS = 2  # per cent
 _AS_THE_OTHERS = "same"
 
 InputPrice = Annotated[
@@ -48,8 +50,16 @@ BulkFactor = Annotated[str | None, typer.Option(metavar="FACTOR", help="Price fa
 @app.command()
 def add(
     name: Annotated[str, typer.Argument(help="The name in requests.")],
-    path: Annotated[str, typer.Argument(help="Folder or FILE.gguf on the workers, or Hugging Face id[@revision].")],
+    path: Annotated[
+        str | None, typer.Argument(help="Folder or FILE.gguf on the workers, or Hugging Face id[@revision].")
+    ] = None,
     *,
+    base: Annotated[
+        str | None, typer.Option(help="Of an adapter: the model whose workers run its lines.", metavar="NAME")
+    ] = None,
+    adapter: Annotated[
+        str | None, typer.Option(help="Of an adapter: its name at their servers.", metavar="SERVED_NAME")
+    ] = None,
     input_price: InputPrice = None,
     cached_input_price: CachedInputPrice = None,
     output_price: OutputPrice = None,
@@ -63,12 +73,24 @@ def add(
 ) -> None:
     """Add a model; then start a worker for it. Prices are in units of TOKENMILL_CURRENCY.
 
-    Batches may use it at once if its files are readable on this machine, otherwise once a worker has loaded it.
+    Batches may use it at once if its files are readable on this machine, otherwise once a worker has loaded it. An
+    adapter of a server has no worker of its own: those of its base run its lines. Without prices it has its base's.
     """
     from features.administration import models
 
-    is_offered = is_readable_here(path) or unchecked
     prices = given_prices(input_price, cached_input_price, output_price, urgent=urgent_factor, bulk=bulk_factor)
+    if base is not None and adapter is not None and path is None and not unchecked:
+        with administration(data_dir) as admin:
+            model = models.add_adapter(admin, name, base=base, adapter=adapter, **prices)
+            is_offered = model.checked_at is not None
+        print(f"added {name}" if is_offered else f"added {name}; batches may use it once a worker's server lists it")
+        return
+    if path is None or base is not None or adapter is not None:
+        raise InputError(
+            "give the model's path, or of an adapter --base and --adapter, without a path and --unchecked: it is "
+            "offered as soon as a worker's server lists it."
+        )
+    is_offered = is_readable_here(path) or unchecked
     with administration(data_dir) as admin:
         models.add(admin, name, path, is_checked=is_offered, serves=_kind_of(path), **prices)
     print(f"added {name}" if is_offered else f"added {name}; batches may use it once a worker has loaded it")
@@ -177,29 +199,39 @@ def remove(name: Annotated[str, typer.Argument(help="The name in requests.")], d
 
 
 @app.command("list")
-def list_(data_dir: DataDirOption = None) -> None:
-    """List models with their workers, endpoints and prices per million tokens.
+def list_(as_json: AsJson = False, data_dir: DataDirOption = None) -> None:
+    """List models with their workers, how many they may have, endpoints and prices per million tokens.
 
     The prices are for class normal; the factors are for the other classes.
     """
     from jobs import served_models
     from jobs.chunks import fleet
+    from jobs.scaling.limits import limits_by_model
 
     currency = _currency()
     with admin_transaction(data_dir) as session:
-        live = Counter(worker.model for worker in fleet.live_workers(session))
+        workers = fleet.live_workers(session)
+        live: Counter[tuple[str, str | None]] = Counter((worker.model, None) for worker in workers)
+        live.update((worker.model, name) for worker in workers for name in worker.adapters)
+        limits = limits_by_model(session)
         rows = [
             (
                 model.name,
-                model.path,
-                _state(model, live[model.name]),
+                model.path if model.base is None else f"{model.base} + {model.adapter}",
+                _state(model, live[(model.base or model.name, model.adapter)]),
                 *_shown_prices(model),
                 currency,
+                shown_range(limits.get(model.name)),
                 " ".join(paths_of(LineKind(model.serves))),
             )
             for model in served_models.list_models(session)
         ]
-    print_table(("name", "path", "state", *_PRICE_HEADER, "currency", "endpoints"), rows, numbers=_PRICE_HEADER)
+    print_table(
+        ("name", "path", "state", *_PRICE_HEADER, "currency", "scaling", "endpoints"),
+        rows,
+        numbers=_PRICE_HEADER,
+        as_json=as_json,
+    )
 
 
 def _state(model: Model, num_workers: int) -> str:
@@ -218,36 +250,16 @@ def given_prices(
 ) -> NewPrices:
     """Return the exact prices of the options. Raises InputError."""
     options: dict[str, Any] = {
-        "input_price_picos": _price("--input-price", input_price),
-        "output_price_picos": _price("--output-price", output_price),
-        "urgent_price_percent": _factor("--urgent-factor", urgent),
-        "bulk_price_percent": _factor("--bulk-factor", bulk),
+        "input_price_picos": price("--input-price", input_price),
+        "output_price_picos": price("--output-price", output_price),
+        "urgent_price_percent": factor("--urgent-factor", urgent),
+        "bulk_price_percent": factor("--bulk-factor", bulk),
     }
     prices: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     if cached_input_price is not None:
         is_same = cached_input_price == _AS_THE_OTHERS
-        prices["cached_input_price_picos"] = None if is_same else _price("--cached-input-price", cached_input_price)
+        prices["cached_input_price_picos"] = None if is_same else price("--cached-input-price", cached_input_price)
     return prices  # type: ignore[return-value]  # a dictionary with some of its keys
-
-
-def _price(option: str, text: str | None) -> int | None:
-    return _amount(option, text, digits=_PRICE_DIGITS, meaning="per million tokens, such as 0.15")
-
-
-def _factor(option: str, text: str | None) -> int | None:
-    return _amount(option, text, digits=_FACTOR_DIGITS, meaning="such as 2 or 0.5")
-
-
-def _amount(option: str, text: str | None, *, digits: int, meaning: str) -> int | None:
-
-    if text is None:
-        return None
-    try:
-        return from_currency(text, digits=digits)
-    except ValueError:
-        raise InputError(
-            f"{option} is {text[:40]!r}; give a number {meaning}, with at most {digits} decimal places"
-        ) from None
 
 
 _PRICE_HEADER = ("input", "cached input", "output", "urgent ×", "bulk ×")

@@ -9,6 +9,8 @@ from typing import Annotated
 
 import typer
 
+from cli.models.spill import SpillOptions
+
 
 class EngineKind(StrEnum):
     """What answers a worker's lines."""
@@ -28,6 +30,7 @@ class ModelServer:
     key_file: Path | None = None
     tokenizer: str | None = None
     max_model_len: int | None = None
+    spill: SpillOptions | None = None
 
     def arguments(self, server_model: str | None) -> tuple[str, ...]:
         """Return the worker's arguments; the key itself is in none of them."""
@@ -39,4 +42,4 @@ class ModelServer:
             "--max-model-len": self.max_model_len,
         }
         options = (part for name, value in given.items() if value is not None for part in (name, str(value)))
-        return ("--engine", "openai", *options)
+        return ("--engine", "openai", *options, *(() if self.spill is None else self.spill.arguments()))

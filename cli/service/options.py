@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from jobs.errors import InputError
+from protocol.sampling import API_RANGES
 
 Model = Annotated[str | None, typer.Option(help="As for `tokenmill run`; on a server, the name of a served model")]
 BaseUrl = Annotated[
@@ -51,7 +52,15 @@ def json_params(*, max_tokens: int | None, temperature: float | None, others: li
             separator = ""
         if not separator or not name:
             raise InputError(f"--param is {pair!r}. Give it as NAME=JSON, such as top_p=0.9 or 'stop=[\"END\"]'.")
+        _require_in_range(name, params[name])
     return params
+
+
+def _require_in_range(name: str, value: object) -> None:
+    """Raise InputError for a number out of range; whether a value is of the right kind depends on the endpoint."""
+    allowed = API_RANGES.get(name)
+    if allowed is not None and allowed.is_kind(value) and value not in allowed:
+        raise InputError(f"--param {name} is {value}. Give {allowed}.")
 
 
 def say(message: str) -> None:

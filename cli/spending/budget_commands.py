@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cli.options import AsJson
 from cli.table import print_table
 from cli.transactions import DataDirOption, admin_transaction, administration
 from jobs.accounts.money import from_currency, in_currency
@@ -60,6 +61,7 @@ def set_(
 @app.command("list")
 def list_(
     tenant: Annotated[str | None, typer.Argument(help="Name or id [default: all tenants]")] = None,
+    as_json: AsJson = False,
     data_dir: DataDirOption = None,
 ) -> None:
     """List budgets with their usage; `tokenmill tenants budget` shows a tenant's token budget."""
@@ -68,7 +70,7 @@ def list_(
     with admin_transaction(data_dir) as session:
         owners = tenants.list_tenants(session) if tenant is None else [tenants.find_tenant(session, tenant)]
         rows = [(owner.name, own) for owner in owners for own in window_budgets.allowances(session, owner.id)]
-    _print(rows)
+    _print(rows, as_json=as_json)
 
 
 @app.command()
@@ -102,18 +104,17 @@ def _percent(text: str) -> int | None:
     return int(text)
 
 
-def _print(rows: list[tuple[str, Allowance]]) -> None:
-
+def _print(rows: list[tuple[str, Allowance]], *, as_json: bool = False) -> None:
     numbers = ("limit", "spent", "reserved", "left", "warns at %")
     print_table(
         ("id", "tenant", "key", "unit", "window", "time zone", *numbers, "resets"),
         [(own.budget_id, name, own.key_id, own.unit, own.window, own.time_zone, *_amounts(own)) for name, own in rows],
         numbers=numbers,
+        as_json=as_json,
     )
 
 
 def _amounts(own: Allowance) -> tuple[object, ...]:
-
     shown = [
         in_currency(value) if own.unit is BudgetUnit.MONEY else value
         for value in (own.limit, own.spent, own.reserved, own.left)

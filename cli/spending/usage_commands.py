@@ -1,6 +1,6 @@
 """`tokenmill usage | quota`: usage, budgets and limits of the tenant of TOKENMILL_API_KEY on a running server.
 
-`usage --wasted` is the operator's and asks the database.
+`usage --wasted` and `--spilled` are the operator's and ask the database.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
 
@@ -23,6 +23,9 @@ from cli.table import print_table, when
 from cli.transactions import DataDirOption, admin_transaction
 from jobs.accounts.money import PICOS_A_UNIT, in_currency
 from jobs.errors import InputError
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
 
 _PAGE = 1000
 _COUNTS = ("lines", "input_tokens", "cached_tokens", "output_tokens")
@@ -42,15 +45,20 @@ def usage(
     wasted: Annotated[
         bool, typer.Option(help="For operators: tokens that servers were paid for in vain, by model. Asks Postgres.")
     ] = False,
+    spilled: Annotated[
+        bool, typer.Option(help="For operators: what servers outside the house were paid, by model. Asks Postgres.")
+    ] = False,
     data_dir: DataDirOption = None,
 ) -> None:
     """Show tokens, cost and GPU-seconds by day, model, key and batch; by default of the last 30 days (UTC)."""
-    if not wasted and data_dir is not None:
-        raise InputError("--data-dir is only for --wasted; a server is asked for the rest. Leave it out.")
-    if wasted:
-        if by != "day" or as_csv or since is not None or until is not None:
-            raise InputError("--wasted shows all that was wasted, by model; leave --by, --since, --until and --csv out")
-        _show_wasted(as_json=as_json, data_dir=data_dir)
+    if not (wasted or spilled) and data_dir is not None:
+        raise InputError("--data-dir is only for --wasted and --spilled; a server is asked for the rest. Leave it out.")
+    if wasted or spilled:
+        if by != "day" or as_csv or since is not None or until is not None or (wasted and spilled):
+            name = "--wasted" if wasted else "--spilled"
+            others = "--by, --since, --until, --csv and --spilled" if wasted else "--by, --since, --until and --csv"
+            raise InputError(f"{name} shows the last 30 days, by model; leave {others} out")
+        _show_of_operators("wasted" if wasted else "spilled", as_json=as_json, data_dir=data_dir)
         return
     query = {"group_by": by} | {
         name: f"{day:%Y-%m-%d}" for name, day in (("since", since), ("until", until)) if day is not None
@@ -66,17 +74,46 @@ def usage(
         _print_table(rows, by=by, page=pages[0])
 
 
-def _show_wasted(*, as_json: bool, data_dir: Path | None) -> None:
-    from jobs.overview.spending import wasted_by_model
-
+def _show_of_operators(what: str, *, as_json: bool, data_dir: Path | None) -> None:
+    """Print what servers were paid in vain, or outside the house."""
     with admin_transaction(data_dir) as session:
-        rows = [asdict(one) for one in wasted_by_model(session)]
+        rows = _wasted(session) if what == "wasted" else _spilled(session)
     if as_json:
         print(json.dumps(rows, indent=2))
         return
-    numbers = ("input_tokens", "output_tokens")
-    shown = [(row["model"], *(_number(row[name]) for name in numbers)) for row in rows]
+    numbers = _OF_OPERATORS[what]
+    shown = [
+        (row["model"], *(row[name] if isinstance(row[name], str) else _number(row[name]) for name in numbers))
+        for row in rows
+    ]
     print_table(("model", *numbers), shown, numbers=numbers)
+
+
+_OF_OPERATORS = {
+    "wasted": ("input_tokens", "output_tokens"),
+    "spilled": ("lines", "input_tokens", "output_tokens", "paid"),
+}
+
+
+def _wasted(session: Session) -> list[dict[str, Any]]:
+    from jobs.overview.spending import wasted_by_model
+
+    return [asdict(one) for one in wasted_by_model(session)]
+
+
+def _spilled(session: Session) -> list[dict[str, Any]]:
+    from jobs.overview.spending import spilled_by_model
+
+    return [
+        {
+            "model": one.model,
+            "lines": one.num_results,
+            "input_tokens": one.input_tokens,
+            "output_tokens": one.output_tokens,
+            "paid": in_currency(one.picos),
+        }
+        for one in spilled_by_model(session)
+    ]
 
 
 def quota(as_json: AsJson = False) -> None:
@@ -92,6 +129,7 @@ def quota(as_json: AsJson = False) -> None:
         [
             *(_budget_row(budget, currency=report["currency"]) for budget in report["budgets"]),
             *([_overflow_row(report)] if report.get("may_overflow") or report.get("overflow_spent") else []),
+            *([_LEAVING] if report.get("may_leave_house") else []),
             *map(_limit_row, report["limits"]),
         ],
         numbers=numbers,
@@ -108,6 +146,9 @@ def _budget_row(budget: dict[str, Any], *, currency: str) -> tuple[str, ...]:
     amounts = [shown(budget[name]) for name in ("limit", "spent", "reserved", "left")]
     resets = "never" if budget["resets_at"] is None else when(budget["resets_at"])
     return (_budget_name(budget, currency), amounts[0] or "none", *amounts[1:], resets)
+
+
+_LEAVING = ("late lines: may leave the house", "", "", "", "", "")
 
 
 def _overflow_row(report: dict[str, Any]) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from cli.data_dir import default_data_dir
 from cli.embedded.note import StackNote, running_stack_of
 from cli.embedded.processes import RoleProcess, role_processes
 from cli.watching.progress import clock
+from jobs.engines.names import label
 from jobs.errors import InputError, ServiceError
 from jobs.lines.document_bodies import shown_model
 
@@ -204,7 +205,9 @@ def _worker_table(report: ServiceReport, before: ServiceReport | None) -> Sectio
     now, earlier = _by_worker(report.samples), _by_worker(before.samples if before else ())
     seconds = report.seen_at - before.seen_at if before else 0.0
     engines = {
-        one.labels["worker"]: f"{one.labels['engine']} {one.labels['version']}".strip()
+        one.labels["worker"]: label(
+            one.labels["engine"], one.labels["version"] or None, is_outside=one.labels.get("place") == "outside"
+        )
         for one in report.samples
         if one.name == "tokenmill_worker_engine"
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Unpack
 
-from jobs import served_models
+from jobs import served_adapters, served_models
 from jobs.admin_log import Admin, Shown
 from jobs.lines.endpoints import LineKind
 from jobs.served_models import NewPrices
@@ -22,6 +22,13 @@ def add(
 ) -> Model:
     """Register a model: `jobs.served_models.add_model`."""
     model = served_models.add_model(admin.session, name, path, is_checked=is_checked, serves=serves, **prices)
+    admin.note("model.add", name, tenant_id=None, after=_shown(model))
+    return model
+
+
+def add_adapter(admin: Admin, name: str, *, base: str, adapter: str, **prices: Unpack[NewPrices]) -> Model:
+    """Register an adapter: `jobs.served_adapters.add_adapter`."""
+    model = served_adapters.add_adapter(admin.session, name, base=base, adapter=adapter, **prices)
     admin.note("model.add", name, tenant_id=None, after=_shown(model))
     return model
 
@@ -44,6 +51,7 @@ def remove(admin: Admin, name: str) -> None:
 def _shown(model: Model) -> Shown:
     return {
         "path": model.path,
+        **({} if model.base is None else {"base": model.base, "adapter": model.adapter}),
         "serves": model.serves,
         # Named as in the API, which shows the log: pico-units of a token equal micro-units of a million tokens.
         "input_price_micros": model.input_price_picos,

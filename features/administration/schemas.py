@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Literal, Self
 
@@ -9,8 +10,10 @@ from api.schemas.quota import BudgetObject
 from api.schemas.wire import DeletedObject, WholeList, WireModel, unix_seconds, unix_seconds_or_none
 from jobs.accounts.budgets import Quota
 from jobs.accounts.limits import NAMES
+from jobs.accounts.money import PICOS_A_MICRO, in_currency
 from jobs.chunks.fleet import out_reason_of
 from jobs.lines.endpoints import LineKind
+from jobs.scaling.limits import Limits
 from jobs.states import AskedPriority, Scope
 from jobs.tables import AdminEntry, ApiKey, Model, Tenant, Worker
 
@@ -26,6 +29,8 @@ class TenantObject(WireModel):
     """The highest class that its batches may request."""
     may_overflow: bool
     """Whether batches beyond its token budget run on spare capacity."""
+    may_leave_house: bool
+    """Whether its late lines may go to servers outside the house."""
     retention_days: int | None
     """Retention of its results; null for the service's default."""
     disabled_at: int | None
@@ -43,6 +48,7 @@ class TenantObject(WireModel):
             weight=tenant.weight,
             best_priority=AskedPriority(tenant.best_priority),
             may_overflow=tenant.may_overflow,
+            may_leave_house=tenant.may_leave_house,
             retention_days=tenant.retention_days,
             disabled_at=unix_seconds_or_none(tenant.disabled_at),
             token_budget=BudgetObject.of(quota),
@@ -127,6 +133,10 @@ class AdminModelObject(WireModel):
     object: Literal["model"] = "model"
     name: str
     path: str
+    base: str | None
+    """Of an adapter, the model whose workers run its lines."""
+    adapter: str | None
+    """Its name at their servers."""
     serves: LineKind
     is_offered: bool
     """Whether batches may name it: it was checked, or a worker has loaded it."""
@@ -143,6 +153,8 @@ class AdminModelObject(WireModel):
         return cls(
             name=model.name,
             path=model.path,
+            base=model.base,
+            adapter=model.adapter,
             serves=LineKind(model.serves),
             is_offered=model.checked_at is not None,
             input_price_micros=model.input_price_picos,
@@ -163,6 +175,48 @@ class DeletedModel(WireModel):
     deleted: Literal[True] = True
 
 
+class ScalingObject(WireModel):
+    """How many workers a model may have."""
+
+    object: Literal["scaling"] = "scaling"
+    model: str
+    min_workers: int
+    max_workers: int
+    startup_seconds: float
+    expected_rate: float | None
+    """Tokens a second of a worker, where none was measured lately."""
+    worker_hour_micros: int | None
+    """Cost of a worker an hour, in micro-units of currency."""
+    max_hour_micros: int | None
+    """The most that all workers may cost an hour."""
+
+    @classmethod
+    def of(cls, model: str, limits: Limits) -> Self:
+        return cls(
+            model=model,
+            min_workers=limits.min_workers,
+            max_workers=limits.max_workers,
+            startup_seconds=limits.startup_seconds,
+            expected_rate=limits.expected_rate,
+            worker_hour_micros=_micros(limits.worker_hour_picos),
+            max_hour_micros=_micros(limits.max_hour_picos),
+        )
+
+
+def _micros(picos: int | None) -> int | None:
+    return None if picos is None else picos // PICOS_A_MICRO
+
+
+class ScalingList(WholeList[ScalingObject]):
+    """The settings of all models that have them, by name."""
+
+
+class RemovedScaling(WireModel):
+    model: str
+    object: Literal["scaling.deleted"] = "scaling.deleted"
+    deleted: Literal[True] = True
+
+
 class WorkerObject(WireModel):
     id: str
     object: Literal["worker"] = "worker"
@@ -174,17 +228,30 @@ class WorkerObject(WireModel):
     """The kind of its engine: `tokenmill` is ours."""
     engine_version: str | None
     engine_dtype: str | None
+    spill_budget: str | None
+    """What its server outside the house may cost a day, in units of currency; null: it is of the house."""
+    spill_used: str | None
+    """What all such servers of its model may have cost today."""
     started_at: int
     heartbeat_at: int
     draining_since: int | None
     """Since then it claims nothing, and finishes its work."""
     out_reason: str | None
-    """Why it has taken itself out of service and released its work; a resume puts it back."""
+    """Why it claims nothing: it loads its model, or has taken itself out of service and released its work; then a
+    resume puts it back."""
+    may_serve: list[str]
+    """All models of a worker that serves one of several at a time; empty: it serves its model alone."""
+    left_out: dict[str, str]
+    """Those of them that it could not load, with the reasons; it tries again."""
 
     @classmethod
-    def of(cls, worker: Worker) -> Self:
+    def of(cls, worker: Worker, *, spill_used: Mapping[str, int]) -> Self:
+        """`spill_used` is what was used today, by model."""
+        budget = worker.spill_budget_picos
         return cls(
             id=worker.id,
+            spill_budget=None if budget is None else in_currency(int(budget)),
+            spill_used=None if budget is None else in_currency(spill_used.get(worker.model, 0)),
             model=worker.model,
             hostname=worker.hostname,
             pid=worker.pid,
@@ -196,6 +263,8 @@ class WorkerObject(WireModel):
             heartbeat_at=unix_seconds(worker.heartbeat_at),
             draining_since=unix_seconds_or_none(worker.draining_at),
             out_reason=out_reason_of(worker),
+            may_serve=worker.may_serve,
+            left_out=worker.left_out,
         )
 
 

@@ -21,6 +21,7 @@ class TenantChanges(TypedDict, total=False):
     """By name; None resets to the setting."""
     best_priority: AskedPriority
     may_overflow: bool
+    may_leave_house: bool
     retention_days: int | None
     """None for the service's default."""
 
@@ -54,6 +55,8 @@ def change(admin: Admin, tenant: Tenant, **changes: Unpack[TenantChanges]) -> No
             limits.set_best_priority(session, tenant.id, changes["best_priority"])
         if "may_overflow" in changes:
             limits.set_overflow(session, tenant.id, is_allowed=changes["may_overflow"])
+        if "may_leave_house" in changes:
+            limits.set_leaving(session, tenant.id, is_allowed=changes["may_leave_house"])
         if "retention_days" in changes:
             tenants.set_retention(session, tenant, changes["retention_days"])
         session.refresh(tenant)
@@ -121,6 +124,7 @@ def shown(admin: Admin, tenant: Tenant) -> Shown:
         "limit_tokens": budgets.quota(admin.session, tenant.id).limit,
         "best_priority": tenant.best_priority,
         "may_overflow": tenant.may_overflow,
+        "may_leave_house": tenant.may_leave_house,
         "retention_days": tenant.retention_days,
         "disabled_at": tenant.disabled_at,
         **columns,

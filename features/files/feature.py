@@ -10,7 +10,7 @@ FEATURE = Feature(
     scopes=Scopes(
         read=("listFiles", "retrieveFile", "downloadFile", "retrieveUpload"),
         submit=(
-            *("createFile", "deleteFile"),
+            *("createFile", "createFiles", "deleteFile"),
             *("createUpload", "addUploadPart", "completeUpload", "cancelUpload"),
         ),
     ),

@@ -55,6 +55,12 @@ FEATURE = Feature(
             "Run the engine of one model, or ask a server of it, and process its chunks.",
         ),
         Command(
+            "autoscale",
+            "cli.models.autoscaling:autoscale",
+            Section.ROLES,
+            "Run a command that sets the number of a model's workers whenever its deadlines need another one.",
+        ),
+        Command(
             "prepare",
             "cli.roles:prepare",
             Section.ROLES,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -42,6 +42,8 @@ class Preview:
     num_files: int
     size_bytes: int
     """Size of all files."""
+    notes: Sequence[str]
+    """How files are read that are not as their format usually is."""
     estimate: InputEstimate
 
 
@@ -69,6 +71,7 @@ def preview(taken: TakenFiles, context: RunContext, settings: PipelineSettings) 
         has_more=_has_more(taken),
         num_files=len(taken.files),
         size_bytes=sum(file.size_bytes for file in taken.files),
+        notes=taken.notes,
         estimate=estimator.finish(),
     )
 

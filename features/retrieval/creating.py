@@ -161,6 +161,7 @@ def _signature(model: Model, request: CreateIndex) -> EmbeddingSignature:
         model_sha256=signature.model_sha256,
         pooling=signature.pooling,
         dimensions=signature.dimensions,
+        computed_in=signature.dtype,
         query_prefix=request.query_prefix,
         document_prefix=request.document_prefix,
     )

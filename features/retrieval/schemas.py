@@ -105,7 +105,7 @@ class IndexObject(ListedObject):
     eta: int | None
     """When it is expected to end, by its own pace so far; null while unknown, and after its end."""
     eta_earliest: int | None
-    """Most end between this time and `eta_latest`; null if `eta` is. docs/flows.md has the measured share."""
+    """With `eta_latest` the range of the end by its pace; null if `eta` is. How often it held: docs/flows.md."""
     eta_latest: int | None
 
     @classmethod

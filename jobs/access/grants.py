@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 from sqlalchemy import Connection, text
 
-from jobs.access.rights import FUNCTIONS, OWNER, PREPARE, SERVICE, TABLES
+from jobs.access.rights import FUNCTIONS, OWNER, PREPARE, SCALER, SERVICE, TABLES
 from jobs.database import head_revision
 
 Granted = set[tuple[str, str, str]]
 """Role, table or function, right."""
 
-_GRANTEES = (SERVICE, PREPARE)
+_GRANTEES = (SERVICE, PREPARE, SCALER)
 
 
 def granted(connection: Connection) -> Granted:

@@ -16,7 +16,9 @@ SERVICE = "tokenmill_service"
 """The API, control and GPU workers, dispatchers, and commands of operators."""
 PREPARE = "tokenmill_prepare"
 """Prepare workers, which read untrusted documents."""
-ROLES = (OWNER, SERVICE, PREPARE)
+SCALER = "tokenmill_scaler"
+"""What starts and stops workers: KEDA, or `tokenmill autoscale`. It may call one function and read no table."""
+ROLES = (OWNER, SERVICE, PREPARE, SCALER)
 
 
 class Right(StrEnum):
@@ -36,7 +38,7 @@ class Rights:
     prepare: frozenset[Right] = frozenset()
 
     def of(self, role: str) -> frozenset[Right]:
-        return self.prepare if role == PREPARE else self.service
+        return {SERVICE: self.service, PREPARE: self.prepare}.get(role, frozenset())
 
 
 _READ = frozenset({Right.SELECT})
@@ -61,6 +63,7 @@ TABLES: Mapping[str, Rights] = {
     "dataset_file": Rights(_ALL),
     "decision": Rights(_ALL, _KEEP),
     "deletion": Rights(_ADD),
+    "due_work": Rights(_ALL),
     "extraction": Rights(_ALL),
     "extraction_document": Rights(_ALL),
     "fair_share": Rights(_KEEP, _KEEP),
@@ -86,11 +89,14 @@ TABLES: Mapping[str, Rights] = {
     "review": Rights(_ALL),
     "run": Rights(_ALL),
     "run_step": Rights(_ALL),
+    "scaling": Rights(_ALL),
     "schedule": Rights(_KEEP),
     "schedule_watch": Rights(_KEEP),
     "schema_floor": Rights(_READ, _READ),
     "served_engine": Rights(_ALL, _READ),
     "serving_rate": Rights(_KEEP),
+    "spill_day": Rights(_ALL),
+    "spill_lack": Rights(_ALL),
     "store": Rights(_KEEP, _READ),
     "store_marker": Rights(_KEEP, _KEEP),
     "tenant": Rights(_KEEP, _READ),
@@ -109,5 +115,6 @@ FUNCTIONS: Mapping[str, frozenset[str]] = {
     "make_result_partition(date)": frozenset({SERVICE}),
     "notify_changed_keys()": frozenset(),
     "refuse_change_of_admin_log()": frozenset(),
+    "tokenmill_wanted_workers(text)": frozenset({SERVICE, SCALER}),
 }
 """Callers of each of our functions; a trigger function is called by its table only."""

@@ -1,4 +1,4 @@
-"""Create the three database roles where the login may, set their passwords, and hand the schema to its owner."""
+"""Create the database roles where the login may, set their passwords, and hand the schema to its owner."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 
@@ -28,10 +29,23 @@ async def changes(database_url: str) -> AsyncIterator[None]:
         try:
             await connection.execute(f"LISTEN {CHANNEL}")
             yield
-            async with aclosing(connection.notifies()) as notifications:
-                async for _ in notifications:
-                    yield
+            while True:
+                async with aclosing(connection.notifies(timeout=0)) as notifications:
+                    async for _ in notifications:
+                        yield
+                await _arrival(connection)
         finally:
             await connection.close()  # at once; the connection's own exit would wait for a rollback first
     except psycopg.Error as error:
         raise ServiceError(str(error).splitlines()[0]) from None
+
+
+async def _arrival(connection: psycopg.AsyncConnection) -> None:
+    """Wait until the server sends something or closes. psycopg's own wait wakes ten times a second, at rest too."""
+    loop, has_arrived = asyncio.get_running_loop(), asyncio.Event()
+    descriptor = connection.fileno()
+    loop.add_reader(descriptor, has_arrived.set)
+    try:
+        await has_arrived.wait()
+    finally:
+        loop.remove_reader(descriptor)

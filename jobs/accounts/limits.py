@@ -94,6 +94,11 @@ def set_overflow(session: Session, tenant_id: str, *, is_allowed: bool) -> None:
     session.execute(update(Tenant).where(Tenant.id == tenant_id).values(may_overflow=is_allowed))
 
 
+def set_leaving(session: Session, tenant_id: str, *, is_allowed: bool) -> None:
+    """Set whether a tenant's lines may go to servers outside the house, from the next claim on."""
+    session.execute(update(Tenant).where(Tenant.id == tenant_id).values(may_leave_house=is_allowed))
+
+
 def set_best_priority(session: Session, tenant_id: str, priority: AskedPriority) -> None:
     """Set the best class that a tenant's future batches may request; accepted ones keep theirs."""
     session.execute(update(Tenant).where(Tenant.id == tenant_id).values(best_priority=priority.value))

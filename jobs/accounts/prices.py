@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from jobs.accounts.money import from_currency
-from jobs.settings import Settings
 from jobs.states import Priority
-from jobs.tables import Batch, Model
+
+if TYPE_CHECKING:
+    from jobs.settings import Settings
+    from jobs.tables import Batch, Model
 
 MODEL_COLUMNS = (
     "input_price_picos",

@@ -94,7 +94,7 @@ def thoughts_of_a_line(session: Session, tenant_id: str, model: str) -> float | 
 _THOUGHTS = text("""
     SELECT sum(reasoning_tokens) / sum(num_computed) FROM (
         SELECT reasoning_tokens, num_computed FROM (
-            SELECT model, reasoning_tokens, num_computed, created_at FROM batch
+            SELECT coalesce(adapter, model) AS model, reasoning_tokens, num_computed, created_at FROM batch
             WHERE tenant_id = :tenant_id ORDER BY created_at DESC, id DESC LIMIT 1000
         ) AS latest
         WHERE model = :model AND reasoning_tokens > 0 ORDER BY created_at DESC LIMIT 20
@@ -147,7 +147,7 @@ def outcome(
         return Outcome(cost_picos=0, worker_seconds=None, ends_at=None, basis="No line names a known model.")
     prices = Prices.of(model, priority)
     picos = prices.cost_picos(input_tokens=tokens.estimated_input_tokens, output_tokens=tokens.estimated_output_tokens)
-    queue = snapshot.queue_of(session, model.name)
+    queue = snapshot.queue_of(session, model.base or model.name)
     rate = queue.rate.tokens_per_second
     ratio = None if is_exact else queue.rate.token_ratio
     expected = (tokens.estimated_input_tokens + tokens.estimated_output_tokens) * (1.0 if ratio is None else ratio)

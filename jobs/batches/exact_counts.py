@@ -165,16 +165,20 @@ def _move(count: InputCount, state: CountState) -> None:
     count.state = state
 
 
+_NAMES = "SELECT :model UNION ALL SELECT name FROM model AS adapter WHERE adapter.base = :model"
+"""A model and its adapters, whose counts its workers make."""
+
 # A tenant's last turn is the latest of all its inputs: two inputs give it no more turns than one.
 _CLAIM = text(f"""
     UPDATE input_count SET {COUNTS.sql.taken}, last_turn_at = clock_timestamp() FROM file
     WHERE file.id = input_file_id AND input_count.id = (
         SELECT id FROM input_count
-        WHERE model = :model AND state = 'counting' AND created_at > now() - CAST(:kept AS interval)
+        WHERE model IN ({_NAMES})
+            AND state = 'counting' AND created_at > now() - CAST(:kept AS interval)
             AND {COUNTS.sql.is_free}
         ORDER BY (
             SELECT max(last_turn_at) FROM input_count AS theirs
-            WHERE theirs.tenant_id = input_count.tenant_id AND theirs.model = :model
+            WHERE theirs.tenant_id = input_count.tenant_id AND theirs.model IN ({_NAMES})
         ) NULLS FIRST, last_turn_at NULLS FIRST, id
         LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED
     )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jobs.engines.engine import Known, missing
 from jobs.lines.bodies import ChatRequest, CompletionRequest
@@ -24,11 +24,15 @@ from jobs.lines.reading import (
     LineProblem,
     RawLine,
     UnfilledLine,
+    is_array,
     parse_line,
     shown,
     too_long_problem,
 )
 from jobs.settings import MIB, Settings
+
+if TYPE_CHECKING:
+    from jobs.served_adapters import Adapter
 
 MAX_CHUNK_BYTES = 16 * MIB
 """A chunk of long lines ends early: a worker reads a chunk in one piece, and K chunks at a time."""
@@ -151,6 +155,7 @@ class Scan:
     identical: IdenticalLines = field(default_factory=IdenticalLines)
     engines: Mapping[str, Sequence[Known]] = field(default_factory=dict)
     """By model, the engines that have served it: a line that none of them can run is a problem."""
+    adapters: Mapping[str, Adapter] = field(default_factory=dict)
     planner: ChunkPlanner = field(init=False)
     model: str | None = None  # of the batch: the first known one
     num_requests: int = 0
@@ -160,6 +165,7 @@ class Scan:
     num_to_fill: int = 0  # valid lines that do not run before they are filled
     num_filled: int = 0
     num_unfilled: int = 0  # of a filled input
+    is_array: bool = False  # one JSON array instead of lines: listed once, by its first line
     needs: Need = NOTHING  # of all planned lines
     listed: list[dict[str, Any]] = field(default_factory=list)
     _ids: CustomIds = field(default_factory=CustomIds)
@@ -170,6 +176,22 @@ class Scan:
             usual, most_tokens = PREPARE_LINES, TURN_MILLISECONDS
         most = BY_PATH[self.endpoint].max_chunk_lines or usual
         self.planner = ChunkPlanner(max_lines=most, max_tokens=most_tokens, is_runnable=self._is_runnable)
+
+    @property
+    def adapter(self) -> Adapter | None:
+        """Return the adapter that the lines name; None where they name a model with workers of its own."""
+        return self.adapters.get(self.model or "")
+
+    @property
+    def queue(self) -> str | None:
+        """Return the model whose workers run the lines."""
+        return self.model if self.adapter is None else self.adapter.base
+
+    def named(self) -> dict[str, str | None]:
+        """Return the columns of the batch for the model that its lines name."""
+        if self.adapter is None:
+            return {"model": self.model}
+        return {"model": self.queue, "adapter": self.model, "server_model": self.adapter.server_model}
 
     @property
     def _is_prepared(self) -> bool:
@@ -281,6 +303,9 @@ class Scan:
         self.planner.skip()
         self.num_problems += 1
         self.problem_bytes += line.byte_end - line.byte_start
+        self.is_array = self.is_array or (line.line_no == 0 and is_array(line.content))
+        if self.is_array and self.listed:
+            return
         if len(self.listed) < self.settings.max_listed_errors:
             self.listed.append(problem.wire())
 

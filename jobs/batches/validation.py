@@ -11,7 +11,7 @@ from typing import Any
 
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import decisions, hooks, served_models
+from jobs import decisions, hooks, served_adapters, served_models
 from jobs.accounts import budgets
 from jobs.accounts.reading import expected_milliseconds
 from jobs.accounts.refused_input import RefusedInput, count_refused
@@ -104,7 +104,8 @@ def _validate(work: BatchWork, storage: Storage, settings: Settings) -> BatchSta
 
 def scan_of(session: Session, batch: Batch, settings: Settings, *, identical: IdenticalLines | None = None) -> Scan:
     """Return the scan of a batch's lines, with the models that are served now."""
-    kinds = served_models.kinds_by_name(session)
+    offered = served_models.offered_models(session)
+    kinds = served_models.kinds_of(offered)
     return Scan(
         endpoint=batch.endpoint,
         models=served_models.names_of(kinds, kind_of(batch.endpoint)),
@@ -112,6 +113,7 @@ def scan_of(session: Session, batch: Batch, settings: Settings, *, identical: Id
         settings=settings,
         contexts=fleet.contexts(session),
         engines=served.by_model(session),
+        adapters=served_adapters.among(offered),
         line_milliseconds=expected_milliseconds(session, batch),
         is_retry=batch.retry_of is not None,
         is_filled=batch.source_file_id is not None,
@@ -124,7 +126,7 @@ def _hold(work: BatchWork, scan: Scan) -> BatchState:
     planned.drop(work)
     with work.writing() as (session, batch):
         batch.input_missed_at = None  # it was read
-        batch.model = scan.model
+        _name_model(batch, scan)
         batch.held_by = hooks.hold(session, batch)
     return BatchState.VALIDATING
 
@@ -170,12 +172,12 @@ def _read_lines(
             continue
         if problem is not None:
             plan.add_error(problem)
-        plan.write_if_full(scan.planner, model=scan.model)
+        plan.write_if_full(scan.planner, model=scan.queue)
 
 
 def _fail(work: BatchWork, scan: Scan, errors: Sequence[dict[str, Any]]) -> BatchState:
     with work.writing() as (session, batch):
-        batch.model = scan.model
+        _name_model(batch, scan)
         batch.errors = list(errors)
         batch.num_unlisted_errors = scan.num_problems - len(scan.listed)
         move_batch(session, batch, BatchState.FAILED)
@@ -183,6 +185,11 @@ def _fail(work: BatchWork, scan: Scan, errors: Sequence[dict[str, Any]]) -> Batc
         budgets.release(session, batch)
         _count_refused(session, batch, scan)
     return BatchState.FAILED
+
+
+def _name_model(batch: Batch, scan: Scan) -> None:
+    for column, value in scan.named().items():
+        setattr(batch, column, value)
 
 
 def _note(session: Session, batch: Batch, scan: Scan) -> None:
@@ -200,8 +207,8 @@ def _count_refused(session: Session, batch: Batch, scan: Scan) -> None:
 
 
 def _activate(session: Session, batch: Batch, scan: Scan) -> None:
-    if scan.model is not None:
-        fairshare.activate(session, model=scan.model, priority=batch.priority, tenant_id=batch.tenant_id)
+    if scan.queue is not None:
+        fairshare.activate(session, model=scan.queue, priority=batch.priority, tenant_id=batch.tenant_id)
 
 
 def _is_held(session: Session, scan: Scan) -> bool:
@@ -223,17 +230,17 @@ def _start(work: BatchWork, scan: Scan, plan: Plan) -> BatchState | None:
         if scan.model is not None and not _is_held(session, scan):
             return None
         values: dict[str, Any] = {
-            "model": scan.model or batch.model,  # a filled input may have no line to run
+            **(scan.named() if scan.model else {}),  # a filled input may have no line to run
             "num_requests": scan.num_requests,
             "input_missed_at": None,  # it was read
             "num_failed": scan.num_problems + scan.num_unfilled,
             "needs": int(scan.needs),
         }
-        plan.publish(session, batch, scan.planner, model=scan.model)
+        plan.publish(session, batch, scan.planner, model=scan.queue)
         if isinstance(scan.identical, LastingIdenticalLines):
             planned.note_digests(session, batch.id, scan.identical.new)
-        if scan.model is not None:  # some line can run
-            queue_marks.mark(session, model=scan.model, priority=batch.priority, tenant_id=batch.tenant_id)
+        if scan.queue is not None:  # some line can run
+            queue_marks.mark(session, model=scan.queue, priority=batch.priority, tenant_id=batch.tenant_id)
             move_batch(session, batch, BatchState.IN_PROGRESS, **values)
         else:
             move_batch(session, batch, BatchState.FINALIZING, outcome=BatchState.COMPLETED, **values)

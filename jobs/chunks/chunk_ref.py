@@ -57,7 +57,16 @@ class ChunkRef:
     """Whether its lines carry, beside their bodies, the ids of passages that retrieval put into them."""
     input_missed_at: datetime | None = field(metadata={"source": "batch.input_missed_at"})
     """Since when the store did not have the batch's input; None: it has it, as far as is known."""
+    adapter: str | None = field(metadata={"source": "batch.adapter"})
+    """The model that its lines name, where `model` is their base."""
+    server_model: str | None = field(metadata={"source": "batch.server_model"})
+    """The adapter's name at the servers."""
     batch_created_at: datetime = field(metadata={"source": "batch.created_at"})
+
+    @property
+    def named_model(self) -> str:
+        """Return the model that its lines name, and are billed for."""
+        return self.adapter or self.model
 
     @property
     def guard(self) -> Mapping[str, Any]:

@@ -113,7 +113,7 @@ def _claim_first(
         "prepare_model": PREPARE_MODEL,
         **fits.values_of(engine),
     }
-    row = session.execute(_CLAIM, values).one_or_none()
+    row = session.execute(_CLAIM if engine.spill is None else _CLAIM_LEAVING, values).one_or_none()
     if row is None:
         return None
     claim = _claimed(row._asdict(), engine)
@@ -132,7 +132,13 @@ def _claimed(row: dict[str, Any], engine: ServingEngine) -> ClaimedChunk:
     model_row = {name: row.pop(name) for name in MODEL_COLUMNS}
     is_free = row["model"] == PREPARE_MODEL
     prices = Prices() if is_free else Prices.of(model_row, row["priority"])
-    return ClaimedChunk(**row, prices=prices, engine=engine.kind, engine_dtype=engine.dtype)
+    return ClaimedChunk(
+        **row,
+        prices=prices,
+        engine=engine.kind,
+        engine_dtype=engine.dtype,
+        is_spilled=engine.spill is not None,
+    )
 
 
 # The last condition keeps the blame right. A suspect of one line fails with the engine's next death, so a worker that
@@ -141,12 +147,14 @@ def _claimed(row: dict[str, Any], engine: ServingEngine) -> ClaimedChunk:
 # at the same moment see the same chunks first, and each takes another one. The odd forms make the planner use the
 # primary key, as in `ready_queues._NOTE_HINT`: without statistics it joined from the batches and read all 40,000 ready
 # chunks for one claim.
-_CLAIM = text(f"""
+_CLAIM_BY = f"""
     WITH first AS (
-        SELECT id, model FROM chunk
+        SELECT id, model, coalesce(
+            (SELECT adapter FROM batch WHERE batch.id = chunk.batch_id), model
+        ) AS named_model FROM chunk
         WHERE id = ANY(CAST(:chunk_ids AS bigint[])) AND state || '' = ANY(:sources) AND {fits.CHUNK}
             AND (
-                SELECT state = 'in_progress' AND {fits.BATCH} AND {fits.BEGUN_HERE} FROM batch
+                SELECT state = 'in_progress' AND {fits.BATCH} AND {fits.BEGUN_HERE} AND {{leaves}} FROM batch
                 WHERE batch.id = chunk.batch_id
             )
             AND (losses < :suspect OR NOT EXISTS (
@@ -164,7 +172,7 @@ _CLAIM = text(f"""
         ) >= (
             SELECT coalesce(max_urgent_tokens, CAST(:urgent_tokens AS bigint)) FROM tenant WHERE id = chunk.tenant_id
         ), FALSE) THEN '{LOWERED.value}' ELSE chunk.priority END
-    FROM first LEFT JOIN model ON model.name = first.model, batch, file
+    FROM first LEFT JOIN model ON model.name = first.named_model, batch, file
     WHERE chunk.id = first.id AND chunk.state = ANY(:sources)
         AND batch.id = chunk.batch_id AND batch.state = 'in_progress'
         AND file.id = batch.input_file_id AND (model.name IS NOT NULL OR first.model = :prepare_model)
@@ -176,4 +184,7 @@ _CLAIM = text(f"""
             WHERE budget.tenant_id = chunk.tenant_id
         )) AS is_limited,
         chunk.charged_priority <> chunk.priority AS is_lowered
-""")
+"""
+_CLAIM, _CLAIM_LEAVING = (
+    text(_CLAIM_BY.format(leaves=leaves)) for leaves in ("TRUE", f"{fits.LEAVES} AND {fits.CHUNK_LEAVES}")
+)

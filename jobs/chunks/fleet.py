@@ -13,19 +13,16 @@ from sqlalchemy import Interval, bindparam, case, false, func, select, text, upd
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
-from jobs.engines import able, served
-from jobs.engines.engine import OWN_ENGINE, ServingEngine
+from jobs.engines import served
+from jobs.engines.engine import OWN_ENGINE, ServingEngine, Spill
+from jobs.engines.out import OUT_REASON
 from jobs.errors import NotFoundError
 from jobs.lines.document_bodies import PREPARE_MODEL
 from jobs.lines.needs import Need
-from jobs.states import BatchState
 from jobs.tables import Batch, Model, Worker
 
 # Seven heartbeats of the default 2 s: longer than a Postgres restart, shorter than a lease.
 LIVE_WITHIN = timedelta(seconds=15)
-
-OUT_REASON = "out_reason"
-"""Key in a worker's engine stats: why it has stopped claiming on its own decision."""
 
 
 def register(
@@ -36,10 +33,11 @@ def register(
     max_chunks: int,
     max_model_len: int,
     engine: ServingEngine = OWN_ENGINE,
+    out_reason: str | None = None,
 ) -> None:
     """Register a worker of this host and process, and its engine; the same id again takes the row over.
 
-    Its engine is ready, so batches may name its model from now on.
+    Batches may name its model from now on, as its engine is ready, unless `out_reason` says why it is not.
     """
     values: dict[str, Any] = {
         "model": model,
@@ -47,7 +45,7 @@ def register(
         "pid": os.getpid(),
         "max_chunks": max_chunks,
         "max_model_len": max_model_len,
-        "engine_stats": None,
+        "engine_stats": None if out_reason is None else {OUT_REASON: out_reason},
         "running_lines": {},
         "started_at": func.clock_timestamp(),
         "heartbeat_at": func.clock_timestamp(),
@@ -58,7 +56,7 @@ def register(
     }
     row = insert(Worker).values(id=worker_id, **values)
     session.execute(row.on_conflict_do_update(index_elements=[Worker.id], set_=values))
-    if model != PREPARE_MODEL:  # no row has it, and prepare workers may change none
+    if model != PREPARE_MODEL and out_reason is None:  # no row has it, and prepare workers may change none
         if engine.is_own:  # others are noted with what is seen of them
             served.note(session, model, engine)
         unchecked = update(Model).where(Model.name == model, Model.checked_at.is_(None))
@@ -71,6 +69,8 @@ def _of_engine(engine: ServingEngine) -> dict[str, Any]:
         "engine_version": engine.version,
         "engine_dtype": engine.dtype,
         "meets": int(engine.meets),
+        "spill_budget_picos": None if engine.spill is None else engine.spill.budget_picos,
+        "adapters": sorted(engine.adapters),
     }
 
 
@@ -132,6 +132,8 @@ def engine_of(worker: Any) -> ServingEngine:
         version=worker.engine_version,
         dtype=worker.engine_dtype,
         meets=Need(worker.meets),
+        spill=None if worker.spill_budget_picos is None else Spill(budget_picos=int(worker.spill_budget_picos)),
+        adapters=frozenset(worker.adapters),
     )
 
 
@@ -163,7 +165,7 @@ def set_draining(session: Session, worker: Worker, *, is_draining: bool) -> None
 
 def live_workers(session: Session, *, model: str | None = None, within: timedelta = LIVE_WITHIN) -> Sequence[Worker]:
     """Return the workers, of one model or all, with a heartbeat `within` this time, oldest first."""
-    query = select(Worker).where(_IS_LIVE).order_by(Worker.started_at, Worker.id)
+    query = select(Worker).where(IS_LIVE).order_by(Worker.started_at, Worker.id)
     if model is not None:
         query = query.where(Worker.model == model)
     return session.scalars(query, {"within": within}, execution_options={"populate_existing": True}).all()
@@ -175,9 +177,9 @@ def live_models(session: Session, *, within: timedelta = LIVE_WITHIN) -> list[st
 
 
 def contexts(session: Session, *, within: timedelta = LIVE_WITHIN) -> dict[str, int]:
-    """Return the longest context, in tokens, among the live workers of each model."""
+    """Return the longest context, in tokens, among the live workers of each model; adapters have their base's."""
     rows = session.execute(_LONGEST, {"within": within})
-    return {model: int(max_model_len) for model, max_model_len in rows}
+    return {name: int(length) for model, length, adapters in rows for name in (model, *adapters)}
 
 
 def running_lines(session: Session, batches: Sequence[Batch], *, within: timedelta = LIVE_WITHIN) -> dict[str, int]:
@@ -189,45 +191,6 @@ def running_lines(session: Session, batches: Sequence[Batch], *, within: timedel
 
 def _num_unfinished(batch: Batch) -> int:
     return max(0, batch.num_requests - batch.num_completed - batch.num_failed)
-
-
-def waits_for(session: Session, batches: Sequence[Batch], *, within: timedelta = LIVE_WITHIN) -> dict[str, str]:
-    """Return what batches in progress wait for, by id, as sentences for their owners; others are left out.
-
-    A worker drained by an operator finishes its chunks and claims none.
-    """
-    serving: dict[str | None, list[ServingEngine]] = {}
-    for row in session.execute(_SERVING, {"within": within}):
-        serving.setdefault(row.model, []).extend([engine_of(row)] if row.takes_up else [])
-    lacking = [batch for batch in batches if batch.state == BatchState.IN_PROGRESS and not serving.get(batch.model)]
-    drained = [batch.id for batch in lacking if batch.model in serving]
-    leased = set(session.scalars(_HELD_BATCHES, {"ids": drained})) if drained else set()
-    running = [batch for batch in batches if batch.state == BatchState.IN_PROGRESS and serving.get(batch.model)]
-    unable = ((batch.id, able.lacking(session, batch, serving[batch.model])) for batch in running)
-    return {batch_id: lack for batch_id, lack in unable if lack is not None} | {
-        batch.id: _drained(batch) if batch.model in serving else _unserved(batch)
-        for batch in lacking
-        if batch.id not in leased
-    }
-
-
-def _drained(batch: Batch) -> str:
-    what = "prepare documents" if batch.model == PREPARE_MODEL else f"serve the model {batch.model!r}"
-    return (
-        f"All running workers that {what} are drained and claim no chunks. The batch continues as soon as one is "
-        "resumed (`tokenmill workers resume`), or another is started."
-    )
-
-
-def _unserved(batch: Batch) -> str:
-    if batch.model == PREPARE_MODEL:
-        return (
-            "No running worker prepares documents. The batch continues as soon as one is started (`tokenmill prepare`)."
-        )
-    return (
-        f"No running worker serves the model {batch.model!r}. The batch continues as soon as one is started "
-        f"(`tokenmill worker --model {batch.model}`)."
-    )
 
 
 def hint_allowance(
@@ -245,28 +208,17 @@ def hint_allowance(
 
 
 # Built once: building these queries, which run at every tick, takes longer than sending them.
-_IS_LIVE = Worker.stopped_at.is_(None) & (Worker.heartbeat_at > func.now() - bindparam("within", type_=Interval))
+IS_LIVE = Worker.stopped_at.is_(None) & (Worker.heartbeat_at > func.now() - bindparam("within", type_=Interval))
 
-# Engine stats are long, so they are read only for workers that drain.
-_IS_OUT = case((Worker.draining_at.is_(None), false()), else_=Worker.engine_stats.has_key(OUT_REASON))
+# Engine stats of our own engine are long, so they are read only for workers that drain.
+_IS_TAKING = Worker.draining_at.is_(None) & (Worker.engine == OWN_ENGINE.kind)
+IS_OUT = func.coalesce(case((_IS_TAKING, false()), else_=Worker.engine_stats.has_key(OUT_REASON)), false())
 _LONGEST = (
-    select(Worker.model, func.max(Worker.max_model_len))
-    .where(_IS_LIVE, Worker.model != PREPARE_MODEL)
+    select(Worker.model, func.max(Worker.max_model_len), served.adapters_of(Worker.model))
+    .where(IS_LIVE, Worker.model != PREPARE_MODEL, Worker.max_model_len > 0)
     .group_by(Worker.model)
 )
-_LIVE_MODELS = select(Worker.model).where(_IS_LIVE, ~func.coalesce(_IS_OUT, false())).distinct().order_by(Worker.model)
-
-# The engines of each model, and whether one of their workers claims chunks; those that have stopped claiming on their
-# own are left out.
-_SERVED_BY = (Worker.model, Worker.engine, Worker.engine_version, Worker.engine_dtype, Worker.meets)
-_SERVING = (
-    select(*_SERVED_BY, func.bool_or(Worker.draining_at.is_(None)).label("takes_up"))
-    .where(_IS_LIVE, ~func.coalesce(_IS_OUT, false()))
-    .group_by(*_SERVED_BY)
-)
-_HELD_BATCHES = text("""
-    SELECT DISTINCT batch_id FROM chunk WHERE batch_id = ANY(CAST(:ids AS text[])) AND state = 'leased'
-""")
+_LIVE_MODELS = select(Worker.model).where(IS_LIVE, ~IS_OUT).distinct().order_by(Worker.model)
 
 _LIVE = "worker.stopped_at IS NULL AND worker.heartbeat_at > now() - CAST(:within AS interval)"
 
@@ -289,7 +241,7 @@ _HELD = "held AS (SELECT worker_id, count(*) AS num FROM chunk WHERE state = 'le
 _FREE_SLOTS = f"""(
     SELECT coalesce(sum(greatest(0, worker.max_chunks - coalesce(held.num, 0))), 0)
     FROM worker LEFT JOIN held ON held.worker_id = worker.id
-    WHERE worker.model = {{model}} AND worker.draining_at IS NULL AND {_LIVE}
+    WHERE worker.model = {{model}} AND worker.draining_at IS NULL AND worker.spill_budget_picos IS NULL AND {_LIVE}
 )"""
 _UNANSWERED = """(
     SELECT count(*) FROM chunk

@@ -3,14 +3,14 @@
 Chunk states are written here, in `claiming`, `lease_ends`, `waiting` and `deferring`.
 
 A claim holds while the chunk is leased under its fence; every function that takes one raises FencedOutError when it
-does not. Locks are taken in the order chunk → batch → fair share → decision → budget; a transaction that holds a later
-lock skips locked chunks. Decisions on lost leases, which only the code that ends them locks, come before the shares.
-Leases use the database's clock.
+does not. Locks are taken in the order chunk → batch → fair share → decision → budget → spill day; a transaction that
+holds a later lock skips locked chunks. Decisions on lost leases, which only the code that ends them locks, come before
+the shares. Leases use the database's clock.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Any
@@ -19,8 +19,9 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from jobs import decisions
-from jobs.accounts import budgets
+from jobs.accounts import budgets, spill_days
 from jobs.accounts.prices import Prices
+from jobs.accounts.spill_days import NOTHING_SPENT, Spent
 from jobs.chunks.chunk_ref import ChunkRef
 from jobs.chunks.lease_ends import leave, lock_batch_state
 from jobs.chunks.leases import LEASES
@@ -61,6 +62,8 @@ class ClaimedChunk(ChunkRef):
     """The kind of the worker's engine."""
     engine_dtype: str | None = None
     """Its data type, as far as is known."""
+    is_spilled: bool = False
+    """Whether the worker's server is outside the house."""
     hint_waited: timedelta | None = None
     """How long the followed hint had waited; None: the chunk was claimed in turn."""
 
@@ -108,19 +111,22 @@ def flush(
     covered_picos: int = 0,
     worker_microseconds: int = 0,
     wasted: Wasted = NOTHING_WASTED,
+    spent: Spent = NOTHING_SPENT,
+    decided: Mapping[Kind, int] | None = None,
     is_last: bool = False,
 ) -> FlushOutcome:
     """Extend the lease and store results, ledger entry, counters and budget, all in the caller's transaction.
 
     With `is_last` every line has its result, and the chunk is completed where its batch is wanted. `covered` and
-    `covered_picos` are the cover of the lines that still run; the rest of the cover ends here. `worker_microseconds` is
-    the chunk's share of its worker's time since its last flush, `wasted` what was thrown away since then. When the
-    outcome of a commit is unknown, repeat the call unchanged, `flush_no` included: nothing is inserted, counted or
-    billed twice. Other results need another `flush_no`. Raises FencedOutError, OtherEngineError, and with `is_last`
+    `covered_picos` are the cover of the lines that still run; the rest of the cover ends here. Since the chunk's last
+    flush, `worker_microseconds` is its share of its worker's time, `wasted` what was thrown away, `spent` what a
+    server outside the house was paid, and `decided` what was decided about lines. When the outcome of a commit is
+    unknown, repeat the call unchanged, `flush_no` included: nothing is inserted or billed twice; decisions may be
+    counted twice. Other results need another `flush_no`. Raises FencedOutError, OtherEngineError, and with `is_last`
     MissingResultsError.
     """
     _check_lines(claim, results)
-    own = {"kind": claim.engine, "dtype": claim.engine_dtype}
+    own = {"kind": claim.engine, "dtype": claim.engine_dtype, "adapters": [claim.server_model]}
     values = {**claim.guard, **own, "lease": lease, "covered": covered, "covered_picos": covered_picos}
     locked = session.execute(_EXTEND_AND_LOCK, values).one_or_none()
     if locked is None:
@@ -135,15 +141,19 @@ def flush(
         num_before=locked.num_results,
         prices=claim.prices,
     )
-    entry = _ledger_entry(claim, recorded, flush_no, wasted) | {"worker_microseconds": worker_microseconds}
+    entry = _ledger_entry(claim, recorded, flush_no, wasted, spent) | {"worker_microseconds": worker_microseconds}
+    is_noted = False
     if recorded.num_results:
         session.execute(_COUNT_AND_BILL, entry)
-    elif wasted:
-        session.execute(_NOTE_WASTED, entry)
+        is_noted = True
+    elif wasted or spent:
+        is_noted = session.execute(_NOTE_PAID, entry).one_or_none() is not None
     is_wanted = locked.state == BatchState.IN_PROGRESS
     uncovered = int(locked.uncovered)
     if is_last and is_wanted:
         complete(session, claim)  # before the budget: it locks the tenant's fair share, and reads the ledger for it
+    for kind, num in sorted((decided or {}).items()):  # in a fixed order, as each locks a row
+        decisions.note(session, claim.batch_id, kind, subject=claim.worker_id, num=num)
     if recorded.num_results or uncovered:
         budgets.settle(
             session,
@@ -156,6 +166,8 @@ def flush(
             is_limited=claim.is_limited,
             is_overflow=claim.priority == Priority.OVERFLOW,
         )
+    if is_noted and spent:
+        spill_days.settle(session, claim.model, spent.unused)  # last: all workers outside the house wait for its row
     return FlushOutcome(num_inserted=recorded.num_results, recorded=recorded, batch_wanted=is_wanted)
 
 
@@ -217,14 +229,16 @@ def _give_back(session: Session, claim: ClaimedChunk) -> None:
     leave(session, claim, ChunkState.READY if state is BatchState.IN_PROGRESS else ChunkState.WITHDRAWN)
 
 
-def _ledger_entry(claim: ClaimedChunk, recorded: Recorded, flush_no: int, wasted: Wasted) -> dict[str, Any]:
+def _ledger_entry(
+    claim: ClaimedChunk, recorded: Recorded, flush_no: int, wasted: Wasted, spent: Spent
+) -> dict[str, Any]:
     return {
         "tenant_id": claim.tenant_id,
         "batch_id": claim.batch_id,
         "chunk_id": claim.chunk_id,
         "fence": claim.fence,
         "flush_no": flush_no,
-        "model": claim.model,
+        "model": claim.named_model,
         "num_results": recorded.num_results,
         "priority": claim.priority,
         "input_price_picos": claim.prices.input_picos,
@@ -233,6 +247,7 @@ def _ledger_entry(claim: ClaimedChunk, recorded: Recorded, flush_no: int, wasted
         "reading_price_picos": claim.prices.reading_picos,
         "wasted_input_tokens": wasted.input_tokens,
         "wasted_output_tokens": wasted.output_tokens,
+        "spill_picos": spent.picos if claim.is_spilled else None,
         "engine": claim.engine,
         "dtype": claim.engine_dtype,
     } | asdict(recorded)
@@ -277,20 +292,21 @@ _DONE_LINES = text("""
 # The kind of engine that gives the first answer, for which refusals do not count.
 _BIND = """,
     engine = CASE WHEN :num_computed > 0 THEN coalesce(engine, :engine) ELSE engine END,
-    engine_dtype = CASE WHEN :num_computed > 0 AND engine IS NULL THEN CAST(:dtype AS text) ELSE engine_dtype END
+    engine_dtype = CASE WHEN :num_computed > 0 AND engine IS NULL THEN CAST(:dtype AS text) ELSE engine_dtype END,
+    num_spilled = num_spilled + CASE WHEN CAST(:spill_picos AS numeric) IS NULL THEN 0 ELSE :num_computed END
 """
 
 _ENTRY = """
     INSERT INTO ledger (tenant_id, batch_id, chunk_id, fence, flush_no, model, num_results, input_tokens,
         cached_tokens, output_tokens, cost_picos, priority, input_price_picos, cached_input_price_picos,
         output_price_picos, worker_microseconds, reading_microseconds, reading_price_picos,
-        num_truncated, reasoning_tokens, wasted_input_tokens, wasted_output_tokens)
+        num_truncated, reasoning_tokens, wasted_input_tokens, wasted_output_tokens, spill_picos)
     VALUES (:tenant_id, :batch_id, :chunk_id, :fence, :flush_no, :model, :num_results, :input_tokens,
         :cached_tokens, :output_tokens, :cost_picos, :priority, :input_price_picos, :cached_input_price_picos,
         :output_price_picos, :worker_microseconds, :reading_microseconds, :reading_price_picos,
-        :num_truncated, :reasoning_tokens, :wasted_input_tokens, :wasted_output_tokens)
+        :num_truncated, :reasoning_tokens, :wasted_input_tokens, :wasted_output_tokens, :spill_picos)
 """
 _COUNT_AND_BILL = text(f"WITH counted AS ({COUNT.format(more=_BIND)}) {_ENTRY}")
 
 # Without results, a repeated flush cannot be told by what it inserts: its key tells.
-_NOTE_WASTED = text(f"{_ENTRY} ON CONFLICT (chunk_id, fence, flush_no) DO NOTHING")
+_NOTE_PAID = text(f"{_ENTRY} ON CONFLICT (chunk_id, fence, flush_no) DO NOTHING RETURNING id")

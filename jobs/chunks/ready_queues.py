@@ -57,13 +57,15 @@ class Look(NamedTuple):
 
     is_any_ready: bool
     has_others: bool
-    """Whether the engine may not run all of them: it does not meet all needs, or another kind serves the model too."""
+    """Whether the engine may not run all of them: it does not meet all needs, another kind serves the model, too,
+    or the model has adapters."""
 
 
 def look(session: Session, *, model: str, engine: ServingEngine) -> Look:
     """Look whether any chunk of a model is ready, and whether the engine may not run every one."""
     row = session.execute(_LOOK, {"model": model, "kind": engine.kind}).one()
-    return Look(bool(row.is_any_ready), bool(row.has_others) or engine.meets != EVERYTHING)
+    is_chosen = engine.meets != EVERYTHING or engine.spill is not None
+    return Look(bool(row.is_any_ready), bool(row.has_others) or is_chosen)
 
 
 def next_chunks(
@@ -99,7 +101,8 @@ def next_chunks(
         if not rows:  # no queue is marked: a mark may have been missed
             rows = session.execute(_READ_ALL, values).all()
     else:  # often there is nothing for it, and reading all queues each time would cost too much
-        rows = session.execute(_READ_FITTING, values | fits.values_of(engine)).all()
+        read = _READ_FITTING if engine.spill is None else _READ_LEAVING
+        rows = session.execute(read, values | fits.values_of(engine)).all()
     session.execute(_PLAN_AS_EVER)
     if not rows:
         return []
@@ -254,7 +257,8 @@ _HEAD = """
 
 _LOOK = text(
     "SELECT EXISTS (SELECT FROM chunk WHERE state = 'ready' AND model = :model) AS is_any_ready,"
-    " EXISTS (SELECT FROM served_engine WHERE model = :model AND kind <> :kind) AS has_others"
+    " EXISTS (SELECT FROM served_engine WHERE model = :model AND kind <> :kind)"
+    " OR EXISTS (SELECT FROM model WHERE base = :model) AS has_others"
 )
 
 # Planning the next two takes ten times as long as running them, and the planner would repeat it at each call, as it
@@ -271,6 +275,7 @@ def _in_turn(has_ready: str) -> str:
 _READ_IN_TURN = text(_READ.format(queues=_in_turn(HAS_READY), head=_HEAD))
 _READ_ALL = text(_READ.format(queues=_ALL, head=_HEAD))
 _READ_FITTING = text(_READ.format(queues=_in_turn(fits.HAS_READY), head=fits.HEAD))
+_READ_LEAVING = text(_READ.format(queues=_in_turn(fits.OUTSIDE_HAS_READY), head=fits.OUTSIDE_HEAD))
 
 
 _HINT_AGE = text("""

@@ -156,7 +156,8 @@ _NEED_PICOS = f"""
     coalesce(chunk.needed_picos, {_NEED} * (
         SELECT ceil(CAST(greatest(input_price_picos, output_price_picos) AS numeric) * CASE chunk.priority
             WHEN 'urgent' THEN urgent_price_percent WHEN 'bulk' THEN bulk_price_percent ELSE 100 END / 100)
-        FROM model WHERE name = chunk.model
+        FROM model
+        WHERE name = coalesce((SELECT adapter FROM batch WHERE batch.id = chunk.batch_id), chunk.model)
     ))
 """
 

@@ -38,11 +38,15 @@ class Bound(Protocol):
     def engine_choice(self) -> str: ...
     @property
     def is_reproducible(self) -> bool: ...
+    @property
+    def server_model(self) -> str | None: ...
 
 
 def may_answer_batch(batch: Bound, engine: ServingEngine) -> bool:
     """Return the same as `fits.BATCH`."""
     if batch.is_reproducible and not engine.is_own:
+        return False
+    if batch.server_model is not None and batch.server_model not in engine.adapters:
         return False
     if batch.is_reproducible and batch.engine is not None and batch.engine_dtype != engine.dtype:
         return False
@@ -51,6 +55,11 @@ def may_answer_batch(batch: Bound, engine: ServingEngine) -> bool:
 
 def _of_kind(batch: Batch, engines: Sequence[ServingEngine]) -> str:
     running = _names(engines)
+    if batch.server_model is not None and not any(batch.server_model in engine.adapters for engine in engines):
+        return (
+            f"No server of a running worker of the model {batch.model!r} lists the adapter {batch.server_model!r} "
+            f"(running: {running}). The batch continues as soon as one does."
+        )
     if batch.is_reproducible:
         dtype = "" if batch.engine_dtype is None else f" with {batch.engine_dtype}, as its first answers had"
         return (

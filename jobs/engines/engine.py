@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from jobs.accounts.prices import Prices
 from jobs.engines.names import OWN, label
 from jobs.lines.needs import NOTHING, Need
 
 EVERYTHING = ~NOTHING
 """What our engine meets."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spill:
+    """The terms of a server outside the house: it answers lines that the workers of the house cannot finish in time."""
+
+    budget_picos: int
+    """The most that all such servers of a model may cost on a day (UTC)."""
+    prices: Prices = field(default_factory=Prices)
+    """What the operator pays for tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,15 +35,20 @@ class ServingEngine:
     """Of its computation; None where unknown."""
     meets: Need = EVERYTHING
     """Only chunks that need nothing else are claimed."""
+    spill: Spill | None = None
+    """None: it is of the house, as our own is."""
+    adapters: frozenset[str] = frozenset()
+    """Names of adapters at the server; ours runs none."""
 
     @property
     def is_own(self) -> bool:
         return self.kind == OWN
 
-    def wire(self) -> dict[str, str | None]:
+    def wire(self) -> dict[str, str | bool | None]:
         """Return the field `engine` of a result."""
         dtype = {} if self.dtype is None else {"dtype": self.dtype}
-        return {"name": self.kind, "version": self.version, **dtype}
+        outside = {} if self.spill is None else {"is_outside": True}
+        return {"name": self.kind, "version": self.version, **dtype, **outside}
 
     def may_share(self, body: Mapping[str, Any]) -> bool:
         """Return whether a result's body is of this kind and data type; of none, it is from before they were named."""
@@ -45,6 +61,8 @@ class ServingEngine:
 
 
 OWN_ENGINE = ServingEngine()
+UNKNOWN_ENGINE = ServingEngine(kind="unknown", meets=NOTHING)
+"""Of a worker that does not serve yet: its server has not answered, or it loads its model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,18 +6,21 @@ known when its last worker is gone, so that a batch is not refused because a wor
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
 import orjson
-from sqlalchemy import select, text
-from sqlalchemy.orm import Session
+from sqlalchemy import ColumnElement, Text, cast, func, select, text
+from sqlalchemy.dialects.postgresql import ARRAY
+from sqlalchemy.orm import QueryableAttribute, Session
 
 from jobs.engines.engine import Known, ServingEngine
+from jobs.engines.names import OWN
 from jobs.lines.needs import Need
-from jobs.tables import ServedEngine
+from jobs.tables import Model, ServedEngine
 
 KEPT_FOR = timedelta(days=30)
 """How long an engine is remembered that no worker has registered since."""
@@ -49,17 +52,26 @@ def note(session: Session, model: str, engine: ServingEngine, *, may_meet: Need 
 
 def of_model(session: Session, model: str) -> Sequence[Known]:
     """Return the engines that have served a model."""
-    return by_model(session, model=model).get(model, [])
+    base = session.scalar(select(Model.base).where(Model.name == model))
+    return by_model(session, model=base or model).get(model, [])
 
 
 def by_model(session: Session, *, model: str | None = None) -> dict[str, list[Known]]:
-    """Return the engines that have served each model, or one."""
-    query = select(ServedEngine).order_by(ServedEngine.model, ServedEngine.kind, ServedEngine.version)
-    engines: dict[str, list[Known]] = {}
-    for row in session.scalars(query if model is None else query.where(ServedEngine.model == model)):
+    """Return the engines that have served each model, or one; adapters have their base's."""
+    query = select(ServedEngine, adapters_of(ServedEngine.model))
+    query = query.order_by(ServedEngine.model, ServedEngine.kind, ServedEngine.version)
+    engines: dict[str, list[Known]] = defaultdict(list)
+    for row, adapters in session.execute(query if model is None else query.where(ServedEngine.model == model)):
         known = Known(kind=row.kind, version=row.version or None, meets=Need(row.meets), may_meet=Need(row.may_meet))
-        engines.setdefault(row.model, []).append(known)
-    return engines
+        for name in (row.model, *(() if row.kind == OWN else adapters)):  # ours runs no adapters
+            engines[name].append(known)
+    return dict(engines)
+
+
+def adapters_of(model: QueryableAttribute[str]) -> ColumnElement[list[str]]:
+    """Return the expression for the names of a model's adapters."""
+    names = select(func.array_agg(Model.name)).where(Model.base == model).scalar_subquery()
+    return func.coalesce(names, cast([], ARRAY(Text)))
 
 
 def read(session: Session, model: str, engine: ServingEngine) -> ServedEngine | None:

@@ -44,7 +44,7 @@ class Forecast:
 
     batch_id: str
     tokens: float
-    """Served until its last line ends, its own included, while it has waiting chunks; otherwise 0."""
+    """Served until its last line ends, its own included; once no chunk of it waits, its own alone."""
     tokens_to_claim: float
     """Claimed until its last chunk is, its own included."""
     tokens_ahead: Mapping[Priority, float]
@@ -69,7 +69,7 @@ def forecast(loads: Sequence[BatchLoad]) -> list[Forecast]:
             forecasts.append(
                 Forecast(
                     batch_id=load.batch_id,
-                    tokens=leased + tokens_to_claim if load.ready_tokens else 0.0,
+                    tokens=leased + tokens_to_claim if load.ready_tokens else load.leased_tokens,
                     tokens_to_claim=tokens_to_claim,
                     tokens_ahead={} if load.leased_lines else _counted(ahead, priority, spot.tokens_ahead),
                     position=0 if load.leased_lines else len(forecasts),

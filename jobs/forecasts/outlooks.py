@@ -13,9 +13,10 @@ from sqlalchemy.orm import Session
 from jobs import hooks
 from jobs.accounts import budgets, window_budgets
 from jobs.accounts.allowances import Allowance
-from jobs.chunks import fleet, wait_reasons
+from jobs.chunks import fleet, unserved, wait_reasons
 from jobs.claims.statements import ClaimSql
 from jobs.counted import counted
+from jobs.engines import leaving
 from jobs.states import TERMINAL_BATCH_STATES, BatchState
 from jobs.tables import Batch
 
@@ -144,9 +145,18 @@ def _of_control(session: Session, batches: Sequence[Batch]) -> dict[str, Outlook
 
 
 def _of_running(session: Session, running: Sequence[Batch], spending: Mapping[str, _Spending]) -> dict[str, Outlook]:
-    lacks = fleet.waits_for(session, running)
+    lacks = unserved.waits_for(session, running)
     forecasts = {row.batch_id: row for row in session.execute(_FORECASTS, _values(running))}
-    return {batch.id: _outlook(batch, lacks.get(batch.id), forecasts, spending[batch.tenant_id]) for batch in running}
+    late_ids = [batch_id for batch_id, forecast in forecasts.items() if forecast.is_late]
+    late_ones = leaving.late_ones(session, late_ids, within=fleet.LIVE_WITHIN) if late_ids else {}
+    outlooks = {
+        batch.id: _outlook(batch, lacks.get(batch.id), forecasts, spending[batch.tenant_id]) for batch in running
+    }
+    return outlooks | {batch_id: _noted(outlooks[batch_id], late.note) for batch_id, late in late_ones.items()}
+
+
+def _noted(outlook: Outlook, note: str) -> Outlook:
+    return replace(outlook, waits_for=note if outlook.waits_for is None else f"{outlook.waits_for} {note}")
 
 
 def _with_running_lines(
@@ -183,7 +193,7 @@ def _values(batches: Sequence[Batch]) -> dict[str, object]:
 
 # A batch whose forecast end is past ends at any moment.
 _FORECASTS = text("""
-    SELECT batch_id, position, waits_for,
+    SELECT batch_id, position, waits_for, is_late,
         CASE WHEN seconds IS NOT NULL THEN greatest(made_at + make_interval(secs => seconds), clock_timestamp())
             END AS ends_at,
         CASE WHEN earliest_seconds IS NOT NULL THEN greatest(

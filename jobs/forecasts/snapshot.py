@@ -1,4 +1,4 @@
-"""Measure all open batches and store their forecasts: one process does it for all readers.
+"""Measure all open batches, store their forecasts and the work that is due: one process does it for all readers.
 
 Costs as much as there is open work, like the count for `/metrics`; the result is a row per batch, read by its id.
 """
@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any
 
-from sqlalchemy import text, update
+from sqlalchemy import text
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
@@ -19,16 +19,19 @@ from jobs.chunks.fleet import live_workers
 from jobs.chunks.recording import copy_rows
 from jobs.database import advisory_lock
 from jobs.engines import able
-from jobs.engines.engine import ServingEngine
+from jobs.engines.engine import OWN_ENGINE
 from jobs.forecasts import keeping, risks
 from jobs.forecasts.finish_times import BatchLoad
+from jobs.forecasts.lateness import House, is_late
 from jobs.forecasts.looks import ModelState, Outcome, look
 from jobs.forecasts.rates import Rate, aged
+from jobs.forecasts.running import Running, able_ones, measured, worth
 from jobs.forecasts.seen import BatchSeen, Ended, Seen
 from jobs.forecasts.sentences import standing
-from jobs.forecasts.speeds import WorkerCount, as_workers, measure
 from jobs.forecasts.time_left import load_of
-from jobs.lines.needs import Need
+from jobs.scaling import due_work
+from jobs.scaling.due_work import OpenDue, OpenWork
+from jobs.scaling.rule import Due
 from jobs.states import Priority
 from jobs.tables import ServingRate, Worker
 
@@ -45,15 +48,21 @@ def take(session: Session) -> int:
         ended[row.model].append(Ended(history=keeping.history_of(row.told), ended_at=float(row.ended_at)))
     workers: dict[str, list[Worker]] = defaultdict(list)
     for worker in live_workers(session):
-        workers[worker.model].append(worker)
+        if worker.max_chunks:  # it serves: it does not wait for its server, or load its model
+            workers[worker.model].append(worker)
+    gone = {row.model: float(row.seconds) for row in session.execute(_GONE)}
     ledger_id = session.scalar(_LAST_ENTRY) or 0
     rows_to_store: list[tuple[Any, ...]] = []
+    work: dict[str, OpenWork] = {}
     for model in sorted(by_model.keys() | workers.keys() | ended.keys()):
         rows = by_model[model]
-        own = _measured(session, workers[model], is_saturated=any(row.ready_lines for row in rows))
-        found = _Found(rows=rows, ended=ended[model], workers=own, ledger_id=ledger_id)
+        running = measured(session, workers[model], is_saturated=any(row.ready_lines for row in rows))
+        house = [worker for worker in running if worker.engine.spill is None]
+        found = _Found(rows=rows, ended=ended[model], workers=house, ledger_id=ledger_id, gone_seconds=gone.get(model))
         state, outcomes = _look(session, model, found)
-        rows_to_store.extend(_rows(outcomes, state.rate, workers=own))
+        rows_to_store.extend(_rows(outcomes, state.rate, found))
+        work[model] = _work(rows, outcomes, state.rate, house=house)
+    due_work.keep(session, work)
     session.execute(text("DELETE FROM forecast"))
     copy_rows(session, _COPY, rows_to_store)
     risks.warn(session)  # last, as it locks batches
@@ -67,6 +76,7 @@ class ModelQueue:
     loads: Sequence[BatchLoad]
     rate: Rate
     num_workers: int
+    """Of the house."""
     worth: float
     """Of these workers, in average ones."""
 
@@ -81,48 +91,14 @@ def queue_of(session: Session, model: str) -> ModelQueue:
     rate_row = session.execute(_RATE, {"model": model}).one_or_none()
     rate = Rate() if rate_row is None else aged(keeping.state_of(rate_row).rate, float(rate_row.seconds))
     rows = session.execute(_OPEN_BATCHES, _open_ones(model)).all()
-    workers = [_Running.of(worker) for worker in live_workers(session, model=model)]
+    running = [Running.of(worker) for worker in live_workers(session, model=model) if worker.max_chunks]
+    workers = [worker for worker in running if worker.engine.spill is None]
     return ModelQueue(
         loads=[load_of(_seen(row), rate) for row in rows],
         rate=rate,
         num_workers=len(workers),
-        worth=_worth(workers, rate),
+        worth=worth(workers, rate),
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Running:
-    """A live worker: what it can run, and how fast."""
-
-    engine: ServingEngine
-    tokens_per_second: float | None
-
-    @classmethod
-    def of(cls, worker: Worker) -> Self:
-        return cls(engine=fleet.engine_of(worker), tokens_per_second=(worker.speed or {}).get("tokens_per_second"))
-
-
-def _measured(session: Session, workers: Sequence[Worker], *, is_saturated: bool) -> list[_Running]:
-    """Measure the workers of a model, and store their speeds."""
-    now = float(session.execute(_NOW).scalar_one())
-    running = []
-    for worker in workers:
-        num_running = sum(int(lines) for lines, _ in worker.running_lines.values())
-        seen = WorkerCount(id=worker.id, num_tokens=worker.num_tokens, running_lines=num_running, before=worker.speed)
-        speed = measure(seen, now=now, is_saturated=is_saturated)
-        session.execute(update(Worker).where(Worker.id == worker.id).values(speed=speed.state))
-        running.append(_Running(engine=fleet.engine_of(worker), tokens_per_second=speed.tokens_per_second))
-    return running
-
-
-def _worth(workers: Sequence[_Running], rate: Rate) -> float:
-    return as_workers([worker.tokens_per_second for worker in workers], average=rate.tokens_per_second)
-
-
-def _able(row: Any, workers: Sequence[_Running]) -> list[_Running]:
-    """Return the workers that may run an open batch: all its lines, or at least some where none may run all."""
-    some = [worker for worker in workers if able.may_answer_batch(row, worker.engine)]
-    return [worker for worker in some if Need(row.needs) in worker.engine.meets] or some
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,9 +107,17 @@ class _Found:
 
     rows: Sequence[Any]
     ended: Sequence[Ended]
-    workers: Sequence[_Running]
+    workers: Sequence[Running]
     ledger_id: int
     """The last entry of the ledger: later entries belong to the next measurement."""
+    gone_seconds: float | None
+    """As in `House`."""
+
+    def house_of(self, row: Any) -> House:
+        """Return the workers of the house, as an open batch sees them."""
+        claiming = [worker for worker in self.workers if worker.is_claiming]
+        num_able = sum(able.may_answer_batch(row, worker.engine) for worker in claiming)
+        return House(num_claiming=len(claiming), num_able=num_able, gone_seconds=self.gone_seconds)
 
 
 def _look(session: Session, model: str, found: _Found) -> tuple[ModelState, Sequence[Outcome]]:
@@ -149,8 +133,8 @@ def _look(session: Session, model: str, found: _Found) -> tuple[ModelState, Sequ
         now=float(session.execute(_NOW).scalar_one()),
         seconds=seconds,
         ended_tokens=float(session.execute(_FINISHED, values).scalar_one()),
-        num_workers=_worth(found.workers, before.rate),
-        batches=[_seen(row, num_workers=_worth(_able(row, found.workers), before.rate)) for row in found.rows],
+        num_workers=worth(found.workers, before.rate),
+        batches=[_seen(row, num_workers=worth(able_ones(row, found.workers), before.rate)) for row in found.rows],
         ended=found.ended,
     )
     state, outcomes = look(before, seen)
@@ -160,9 +144,28 @@ def _look(session: Session, model: str, found: _Found) -> tuple[ModelState, Sequ
     return state, outcomes
 
 
-def _rows(outcomes: Sequence[Outcome], rate: Rate, *, workers: Sequence[_Running]) -> list[tuple[Any, ...]]:
+def _work(rows: Sequence[Any], outcomes: Sequence[Outcome], rate: Rate, *, house: Sequence[Running]) -> OpenWork:
+    """Return what the number of workers of a model depends on."""
+    tokens = {outcome.found.batch_id: outcome.found.tokens for outcome in outcomes}
+    return OpenWork(
+        dues=[
+            OpenDue(
+                priority=Priority(row.priority),
+                due=Due(at=row.expires_at.timestamp(), tokens=tokens[row.id]),
+                is_for_own=able.may_answer_batch(row, OWN_ENGINE),
+            )
+            for row in rows
+            if row.id in tokens
+        ],
+        rate=rate.tokens_per_second,
+        live=sum(worker.is_claiming for worker in house),
+    )
+
+
+def _rows(outcomes: Sequence[Outcome], rate: Rate, found: _Found) -> list[tuple[Any, ...]]:
     """Return the stored values of each batch of a model, in the order of the columns."""
-    speed = None if rate.tokens_per_second is None or not workers else rate.tokens_per_second * _worth(workers, rate)
+    workers, by_id = found.workers, {row.id: row for row in found.rows}
+    speed = None if rate.tokens_per_second is None or not workers else rate.tokens_per_second * worth(workers, rate)
     return [
         (
             outcome.found.batch_id,
@@ -172,9 +175,15 @@ def _rows(outcomes: Sequence[Outcome], rate: Rate, *, workers: Sequence[_Running
             outcome.latest_seconds,
             standing(outcome.found, num_workers=len(workers), tokens_per_second=speed),
             keeping.history_as_json(outcome.history),
+            _is_late(outcome, by_id[outcome.found.batch_id], found),
         )
         for outcome in outcomes
     ]
+
+
+def _is_late(outcome: Outcome, row: Any, found: _Found) -> bool:
+    left, window = float(row.left_seconds), float(row.window_seconds)
+    return is_late(outcome.seconds, found.house_of(row), left_seconds=left, window_seconds=window)
 
 
 def _open_ones(model: str | None) -> dict[str, object]:
@@ -222,10 +231,13 @@ _OPEN_BATCHES = text(f"""
     SELECT batch.id, batch.tenant_id, batch.model, batch.priority, batch.expires_at, batch.num_requests,
         batch.num_completed + batch.num_failed AS num_finished, batch.waits_for_tokens, batch.output_tokens,
         batch.num_computed, batch.needs, batch.engine, batch.engine_dtype, batch.engine_choice, batch.is_reproducible,
+        batch.server_model,
         batch.input_tokens - batch.cached_tokens + batch.output_tokens AS used,
         coalesce(file.num_requests, 0) AS file_requests,
         coalesce(file.estimated_input_tokens, 0) AS estimated_input_tokens,
         coalesce(file.estimated_output_tokens, 0) AS estimated_output_tokens,
+        extract(epoch FROM batch.expires_at - clock_timestamp()) AS left_seconds,
+        extract(epoch FROM batch.expires_at - batch.created_at) AS window_seconds,
         tenant.weight, coalesce(share.virtual_time, 0) AS virtual_time,
         open.ready_lines, open.leased_lines, running.num_lines AS running_lines,
         coalesce(running.num_output_tokens, 0) AS begun_output_tokens, forecast.told
@@ -271,7 +283,22 @@ _LAST_ENTRY = text("SELECT max(id) FROM ledger")
 # read is missed, a flush at most.
 _FINISHED = text("""
     SELECT coalesce(sum(input_tokens - cached_tokens + output_tokens), 0)::bigint FROM ledger
-    WHERE id > :after AND id <= :until AND model = :model AND created_at > now() - interval '1 hour'
+    WHERE id > :after AND id <= :until AND created_at > now() - interval '1 hour'
+        AND model IN (SELECT :model UNION ALL SELECT name FROM model AS adapter WHERE adapter.base = :model)
+        AND spill_picos IS NULL
 """)
 
-_COPY = "COPY forecast (batch_id, position, seconds, earliest_seconds, latest_seconds, waits_for, told) FROM STDIN"
+# A drained worker is there as long as it beats. A model that is scaled gets one, though none was there lately.
+# A worker that may serve a model, and serves another one now, is not gone, unless it could not load it.
+_GONE = text("""
+    SELECT model, min(seconds) AS seconds FROM (
+        SELECT served.model, CAST(extract(epoch FROM clock_timestamp() - heartbeat_at) AS double precision) AS seconds
+        FROM worker, unnest(array_append(may_serve, worker.model)) AS served (model)
+        WHERE spill_budget_picos IS NULL AND NOT jsonb_exists(left_out, served.model)
+        UNION ALL SELECT model, 'Infinity' FROM scaling
+    ) AS seen GROUP BY model
+""")
+
+_COPY = (
+    "COPY forecast (batch_id, position, seconds, earliest_seconds, latest_seconds, waits_for, told, is_late) FROM STDIN"
+)

@@ -13,7 +13,6 @@ from jobs.errors import InputError
 from jobs.lines.reading import shown
 from protocol.sampling import BIAS, MAX_INT, RANGES, TOKEN_ID, Number, Range, Whole
 
-MAX_TEMPERATURE = 2.0  # as OpenAI documents it
 MAX_STOPS = 32  # OpenAI allows 4; each costs a search per token
 MAX_WORD_CHARACTERS = 256  # of a stop string, whose beginnings are searched at each token, and of a bad word
 MAX_BAD_WORDS = 1024  # these three are written out for every sampled token

@@ -19,6 +19,7 @@ GZIP = b"\x1f\x8b"
 MAX_SHOWN = 80
 """Characters of a wrong value that an error message quotes."""
 MAX_MESSAGE, MAX_PARAM = 500, 200
+_ARRAY = "this file is one JSON array; write one object a line, such as with jq -c '.[]' IN.json > OUT.jsonl"
 """Longest message about a line, and longest parameter name: both may quote keys of the line."""
 MAX_LEVELS = 1024
 """Nesting depth of objects and arrays, the line itself included, that orjson reads."""
@@ -173,7 +174,9 @@ def parse_line(raw: bytes, *, line_no: int, endpoint: str, is_filled: bool = Fal
     except orjson.JSONDecodeError as error:
         raise _unread(raw, error, line_no=line_no) from None
     if type(line) is not dict:
-        message = f"this line is {_kind(line)}; it must be a JSON object with custom_id, method, url and body"
+        must_be = "a JSON object with custom_id, method, url and body"
+        is_whole = line_no == 0 and is_array(raw)
+        message = _ARRAY if is_whole else f"this line is {_kind(line)}; it must be {must_be}"
         raise LineProblem("invalid_json_line", message, line_no=line_no)
     put_in = line.get(MARK) if is_filled else None
     if type(put_in) is dict and "error" in put_in:
@@ -185,6 +188,11 @@ def parse_line(raw: bytes, *, line_no: int, endpoint: str, is_filled: bool = Fal
         if custom_id and model and fits:
             return InputLine(line_no=line_no, custom_id=custom_id, model=model, body=body, context=put_in)
     raise _problem_of(line, line_no=line_no, endpoint=endpoint)
+
+
+def is_array(raw: bytes | None) -> bool:
+    """Return whether a line begins a JSON array, as a file does that is not JSONL."""
+    return raw is not None and raw.lstrip().startswith(b"[")
 
 
 def custom_id_of(raw: bytes | None) -> str | None:
@@ -240,7 +248,8 @@ def _unread(raw: bytes, error: orjson.JSONDecodeError, *, line_no: int) -> LineP
     if error.msg == "depth limit exceeded":
         message = f"this line is nested more than {MAX_LEVELS} levels deep; make it flatter"
         return LineProblem("invalid_request", message, line_no=line_no)
-    return LineProblem("invalid_json_line", _why_no_json(raw, error), line_no=line_no)
+    message = _ARRAY if line_no == 0 and is_array(raw) else _why_no_json(raw, error)
+    return LineProblem("invalid_json_line", message, line_no=line_no)
 
 
 def _why_no_json(raw: bytes, error: orjson.JSONDecodeError) -> str:

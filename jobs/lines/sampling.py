@@ -17,7 +17,6 @@ from jobs.lines.body_checks import (
     MAX_SCORES,
     MAX_STOP_TOKEN_IDS,
     MAX_STOPS,
-    MAX_TEMPERATURE,
     MAX_WORD_CHARACTERS,
     Check,
     Within,
@@ -30,7 +29,7 @@ from jobs.lines.body_checks import (
     stops,
     top_p,
 )
-from protocol.sampling import MAX_BIAS, MAX_LOGPROBS, Number
+from protocol.sampling import MAX_BIAS, MAX_LOGPROBS, MAX_TEMPERATURE, Number
 
 Default = TypeVar("Default")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -49,10 +49,21 @@ class WorkerSeen:
     max_model_len: int
     engine: str
     engine_version: str | None
+    is_outside: bool
+    """Whether its server is outside the house."""
+    may_serve: Sequence[str]
+    """All models of a worker that serves one of several at a time."""
+    left_out: Mapping[str, str]
+    """Those of them that it could not load, with the reasons."""
+
+    @property
+    def is_loading(self) -> bool:
+        """Tell whether it is about to serve its model, one of several."""
+        return bool(self.may_serve) and not self.num_slots and self.model not in self.left_out
 
     @property
     def engine_label(self) -> str:
-        return label(self.engine, self.engine_version)
+        return label(self.engine, self.engine_version, is_outside=self.is_outside)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,6 +153,7 @@ _WORKERS = text(f"""
     SELECT worker.id AS worker_id, worker.model, hostname, pid, is_live,
         draining_at IS NOT NULL AS is_draining, engine_stats ->> 'out_reason' AS out_reason,
         started_at, heartbeat_at, max_model_len, engine, engine_version,
+        spill_budget_picos IS NOT NULL AS is_outside, may_serve, left_out,
         num_leased, max_chunks AS num_slots,
         {_RUNNING} AS num_running, {_told("num_requests_waiting", "bigint")} AS num_waiting, {_CACHE_USE} AS cache_use,
         {_told("prefix_cache_hits_total", "double precision")}

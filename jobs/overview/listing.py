@@ -122,7 +122,7 @@ def _page(query: Select[*Ts], tenant_id: str | ColumnElement[str] | None, batch_
     elif batch_filter.shown is Shown.FAILED:
         query = query.where((Batch.num_failed > 0) | (Batch.state == BatchState.FAILED))
     if batch_filter.model:
-        query = query.where(Batch.model == batch_filter.model)
+        query = query.where(func.coalesce(Batch.adapter, Batch.model) == batch_filter.model)
     if batch_filter.found:
         query = query.where(or_(*_found(batch_filter.found)))
     query = query.where(*_wanted(batch_filter).conditions())

@@ -1,6 +1,7 @@
-"""Usage of each tenant in the last days, from the points of plots, and what servers were paid for in vain.
+"""Usage of each tenant in the last days, from the points of plots, and what servers were paid, also in vain.
 
-Bounded, however long the ledger is: the entries with waste have an index of their own.
+Bounded, however long the ledger is: the entries with waste, and with payments outside the house, have indexes of
+their own.
 """
 
 from __future__ import annotations
@@ -55,6 +56,40 @@ def wasted_by_model(session: Session) -> Sequence[ModelWaste]:
         for row in session.execute(_WASTED, {"days": DAYS})
     ]
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSpill:
+    """What servers outside the house were paid for a model."""
+
+    model: str
+    num_results: int
+    input_tokens: int
+    """Of the answers that were used, and billed to tenants."""
+    output_tokens: int
+    picos: int
+    """For all answers, those that were thrown away included."""
+
+
+def spilled_by_model(session: Session) -> Sequence[ModelSpill]:
+    """Return the models whose lines left the house in the last DAYS days, most expensive first."""
+    return [
+        ModelSpill(
+            model=row.model,
+            num_results=int(row.num_results),
+            input_tokens=int(row.input_tokens),
+            output_tokens=int(row.output_tokens),
+            picos=int(row.picos),
+        )
+        for row in session.execute(_SPILLED, {"days": DAYS})
+    ]
+
+
+_SPILLED = text("""
+    SELECT model, sum(num_results) AS num_results, sum(input_tokens) AS input_tokens,
+        sum(output_tokens) AS output_tokens, sum(spill_picos) AS picos
+    FROM ledger WHERE spill_picos IS NOT NULL AND created_at > now() - make_interval(days => :days)
+    GROUP BY model ORDER BY sum(spill_picos) DESC, model
+""")
 
 _WASTED = text("""
     SELECT model, sum(wasted_input_tokens) AS input_tokens, sum(wasted_output_tokens) AS output_tokens FROM ledger

@@ -105,13 +105,14 @@ _DELETE_CHUNKS = text("""
     SELECT count(*) FROM gone
 """)
 
-# The first entry of a group absorbs the others and keeps its key. An entry whose cost differs from that of its tokens
-# stays as it is: the audit must still find it.
+# The first entry of a group absorbs the others and keeps its key; those of lines that left the house are groups of
+# their own. An entry whose cost differs from that of its tokens stays as it is: the audit must still find it.
 _ROLL_UP = text(f"""
     WITH entry AS (
         SELECT id, first_value(id) OVER (
             PARTITION BY batch_id, CAST(created_at AT TIME ZONE 'UTC' AS date), model,
-                input_price_picos, cached_input_price_picos, output_price_picos, reading_price_picos, priority
+                input_price_picos, cached_input_price_picos, output_price_picos, reading_price_picos, priority,
+                spill_picos IS NULL
             ORDER BY id
         ) AS first_id
         FROM ledger WHERE batch_id = ANY(:batch_ids) AND cost_picos = {DUE_PICOS}
@@ -130,6 +131,7 @@ _ROLL_UP = text(f"""
             CAST(sum(reasoning_tokens) AS bigint) AS reasoning_tokens,
             CAST(sum(wasted_input_tokens) AS bigint) AS wasted_input_tokens,
             CAST(sum(wasted_output_tokens) AS bigint) AS wasted_output_tokens,
+            sum(spill_picos) AS spill_picos,
             count(*) AS num_gone
         FROM gone GROUP BY first_id
     ), summed AS (
@@ -144,7 +146,8 @@ _ROLL_UP = text(f"""
             num_truncated = ledger.num_truncated + added.num_truncated,
             reasoning_tokens = ledger.reasoning_tokens + added.reasoning_tokens,
             wasted_input_tokens = ledger.wasted_input_tokens + added.wasted_input_tokens,
-            wasted_output_tokens = ledger.wasted_output_tokens + added.wasted_output_tokens
+            wasted_output_tokens = ledger.wasted_output_tokens + added.wasted_output_tokens,
+            spill_picos = ledger.spill_picos + added.spill_picos
         FROM added WHERE ledger.id = added.first_id RETURNING added.num_gone
     )
     SELECT coalesce(sum(num_gone), 0) FROM summed

@@ -5,6 +5,7 @@ No access rights of tenants are checked here. Other packages use `Storage`.
 
 from __future__ import annotations
 
-from jobs.storage.objects import ObjectWriter, Storage, StoredObject
+from jobs.storage.object_writer import ObjectWriter
+from jobs.storage.objects import Storage, StoredObject
 
 __all__ = ["ObjectWriter", "Storage", "StoredObject"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Self
@@ -21,13 +21,11 @@ from jobs.settings import MIB, Settings
 from jobs.storage import local
 from jobs.storage.access import StoreAccess
 from jobs.storage.connection import AbsentError
+from jobs.storage.object_writer import ObjectWriter
 
 if TYPE_CHECKING:
-    from obstore import ReadableFile, WritableFile
+    from obstore import ReadableFile
 
-# Parts of 8 MiB, two under way: S3 allows 10,000 parts (80 GB), and one upload holds at most about 32 MiB.
-_PART_BYTES = 8 * MIB
-_PARTS_UNDER_WAY = 2
 _READ_BYTES = 4 * MIB
 
 
@@ -82,18 +80,15 @@ class Storage:
         """
         with self._reported():
             self._prepare(key)
-            stream = obstore.open_writer(
-                self.access.store, key, buffer_size=_PART_BYTES, max_concurrency=_PARTS_UNDER_WAY
-            ).__enter__()
-        writer = ObjectWriter(stream, self._reported)
+        writer = ObjectWriter(self.access.store, key, self._reported)
         try:
             yield writer
         except BaseException as error:
-            stream.__exit__(type(error), error, error.__traceback__)  # aborts: nothing appears
+            writer.abort(error)  # nothing appears
             raise
         with self._marker_read_beside(), self._reported():
-            stream.__exit__(None, None, None)
-            self._confirm(key, writer.size_bytes)
+            is_confirmed = writer.finish()
+            self._confirm(key, writer.size_bytes, is_confirmed=is_confirmed)
 
     def _prepare(self, key: str) -> None:
         """Check that a write goes into the store, and not below its unmounted mount point."""
@@ -112,12 +107,17 @@ class Storage:
             yield
             reading.result()
 
-    def _confirm(self, key: str, size_bytes: int) -> None:
-        """Raise ServiceError unless a written object is in the store, and synced to its disk."""
+    def _confirm(self, key: str, size_bytes: int, *, is_confirmed: bool = False) -> None:
+        """Raise ServiceError unless a written object is in the store, and synced to its disk.
+
+        `is_confirmed` if the store has answered with the checksum of what was written: its size need not be asked for.
+        """
         if self.access.is_local:
             self._confirm_local(key)
         self.access.note_room()
-        stored_bytes = obstore.head(self.access.store, key)["size"] if self.access.is_marked else size_bytes
+        if is_confirmed or not self.access.is_marked:
+            return
+        stored_bytes = obstore.head(self.access.store, key)["size"]
         if stored_bytes != size_bytes:
             raise ServiceError(
                 f"the object store {self.url} holds {stored_bytes} bytes of {size_bytes} that were written"
@@ -288,17 +288,3 @@ class Storage:
         key = f"{below}{'/' if below else ''}.check-{os.getpid()}-{os.urandom(4).hex()}"
         self.put(key, b"tokenmill")
         self.delete(key)
-
-
-class ObjectWriter:
-    """An object open for writing: call `write` any number of times. Made by `Storage.writer`."""
-
-    def __init__(self, stream: WritableFile, reported: Callable[[], AbstractContextManager[None]]) -> None:
-        self._stream = stream
-        self._reported = reported
-        self.size_bytes = 0
-
-    def write(self, part: bytes) -> None:
-        with self._reported():
-            self._stream.write(part)
-        self.size_bytes += len(part)

@@ -46,6 +46,8 @@ class Tenant(Base):
     enabled_at: Mapped[datetime | None]  # when it was enabled again; null: never disabled
     max_reading_seconds_per_day: Mapped[int | None]  # one of the limits above
     max_bytes_per_minute: Mapped[int | None]  # one of the limits above
+    # Whether its lines may go to servers outside the house: `jobs.engines.fits`.
+    may_leave_house: Mapped[bool] = mapped_column(server_default="false")
 
 
 class ApiKey(Base):

@@ -167,6 +167,14 @@ class Batch(Base):
     is_reproducible: Mapped[bool] = mapped_column(server_default="false")  # only engines that promise the same bits
     engine: Mapped[str | None]  # the kind that gave its first answer; null: none has
     engine_dtype: Mapped[str | None]  # that engine's
+    adapter: Mapped[str | None]  # the name that its lines have, where its model is their base: `jobs.served_adapters`
+    server_model: Mapped[str | None]  # the adapter's name at the servers
+    num_spilled: Mapped[int] = mapped_column(server_default="0")  # lines answered by servers outside the house
+
+    @property
+    def named_model(self) -> str | None:
+        """Return the model that its lines name."""
+        return self.adapter or self.model
 
 
 class InputSegment(Base):

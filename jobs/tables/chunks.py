@@ -137,6 +137,7 @@ class Ledger(Base):
             "created_at",
             postgresql_where=text("wasted_input_tokens > 0 OR wasted_output_tokens > 0"),
         ),
+        Index("ledger_spill_idx", "created_at", postgresql_where=text("spill_picos IS NOT NULL")),
     )
 
     id: Mapped[int] = mapped_column(Identity(), primary_key=True)
@@ -166,3 +167,5 @@ class Ledger(Base):
     # Tokens of a server's answers that were thrown away: paid by the operator, billed to nobody.
     wasted_input_tokens: Mapped[int] = mapped_column(server_default="0")
     wasted_output_tokens: Mapped[int] = mapped_column(server_default="0")
+    # What a server outside the house was paid, in pico-units of currency; null: its lines stayed in the house.
+    spill_picos: Mapped[Decimal | None] = mapped_column(Numeric)

@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import date, datetime
+from decimal import Decimal
 from typing import Any
 
-from sqlalchemy import CheckConstraint, Double, Float, ForeignKey, Index, Integer, SmallInteger, func, text
+from sqlalchemy import (
+    CheckConstraint,
+    Double,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    Numeric,
+    SmallInteger,
+    Text,
+    func,
+    text,
+)
+from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.orm import Mapped, mapped_column
 
 from jobs.tables.base import Base, created_at
@@ -15,6 +29,7 @@ class Model(Base):
     """A model that batches may name. Prices are pico-units of currency per token, those of class normal."""
 
     __tablename__ = "model"
+    __table_args__ = (Index("model_base_idx", "base", postgresql_where=text("base IS NOT NULL")),)
 
     name: Mapped[str] = mapped_column(primary_key=True)
     path: Mapped[str]
@@ -30,6 +45,52 @@ class Model(Base):
     embedding: Mapped[dict[str, Any] | None]  # how its vectors are computed, as reported by a worker with its files
     # its stored tokenizer, as reported by that worker: `jobs.storage.tokenizers`
     tokenizer: Mapped[dict[str, Any] | None]
+    # Of an adapter, the model whose workers run its lines, and its name at their servers: `jobs.served_adapters`.
+    base: Mapped[str | None] = mapped_column(ForeignKey("model.name"))
+    adapter: Mapped[str | None]
+    has_own_prices: Mapped[bool] = mapped_column(server_default="true")  # false: its base's, as they change
+
+
+class Scaling(Base):
+    """An operator's settings of how many workers a model may have; without a row they are not computed."""
+
+    __tablename__ = "scaling"
+    __table_args__ = (
+        CheckConstraint("min_workers >= 0 AND max_workers >= greatest(min_workers, 1)", name="workers"),
+        CheckConstraint("startup_seconds >= 1", name="startup_seconds"),
+        CheckConstraint("expected_rate > 0", name="expected_rate"),
+        CheckConstraint(
+            "(worker_hour_picos IS NULL) = (max_hour_picos IS NULL) AND worker_hour_picos > 0 "
+            "AND max_hour_picos / worker_hour_picos >= greatest(min_workers, 1)",
+            name="cost",
+        ),
+    )
+
+    model: Mapped[str] = mapped_column(ForeignKey("model.name", ondelete="CASCADE"), primary_key=True)
+    min_workers: Mapped[int] = mapped_column(Integer)
+    max_workers: Mapped[int] = mapped_column(Integer)
+    startup_seconds: Mapped[float] = mapped_column(Float)  # from the request for a worker until it computes
+    expected_rate: Mapped[float | None] = mapped_column(Float)  # tokens a second of a worker, where none was measured
+    # What a worker costs an hour, and what all may cost together, in pico-units of currency; null: no limit of money.
+    worker_hour_picos: Mapped[int | None]
+    max_hour_picos: Mapped[int | None]
+
+
+class DueWork(Base):
+    """The open work of a model with settings for scaling, or of workers of several models, at the last measurement of
+    `jobs.forecasts`."""
+
+    __tablename__ = "due_work"
+
+    model: Mapped[str] = mapped_column(primary_key=True)
+    measured_at: Mapped[datetime]
+    deadlines: Mapped[list[float]] = mapped_column(ARRAY(Float))  # Unix seconds, ascending
+    due_tokens: Mapped[list[float]] = mapped_column(ARRAY(Float))  # served until what is due by each has ended
+    # The largest numbers of workers needed lately, and when: `jobs.scaling.rule.Peak`.
+    peak_times: Mapped[list[float]] = mapped_column(ARRAY(Float))
+    peaks: Mapped[list[int]] = mapped_column(ARRAY(Integer))
+    # By class, pairs of a deadline and what is served until all of the class that is due by it has ended.
+    class_dues: Mapped[dict[str, Any]] = mapped_column(server_default="{}")
 
 
 class Worker(Base):
@@ -57,6 +118,12 @@ class Worker(Base):
     meets: Mapped[int] = mapped_column(server_default="0")  # `jobs.lines.needs.Need`
     num_tokens: Mapped[int] = mapped_column(server_default="0")  # computed since it started
     speed: Mapped[dict[str, Any] | None]  # as measured by `jobs.forecasts`
+    # Of a day, in pico-units of currency, if its server is outside the house; null: it is of the house.
+    spill_budget_picos: Mapped[Decimal | None] = mapped_column(Numeric)
+    adapters: Mapped[list[str]] = mapped_column(ARRAY(Text), server_default="{}")  # listed by its server
+    # Of a worker that serves one of several models at a time: all of them, and by model why it cannot be loaded.
+    may_serve: Mapped[list[str]] = mapped_column(ARRAY(Text), server_default="{}")
+    left_out: Mapped[dict[str, Any]] = mapped_column(server_default="{}")
 
 
 class ServedEngine(Base):
@@ -76,6 +143,30 @@ class ServedEngine(Base):
     prober_id: Mapped[str | None]  # the worker that probes it
     probed_until: Mapped[datetime | None]
     seen_at: Mapped[datetime] = mapped_column(server_default=func.now())  # when a worker last registered it
+
+
+class SpillDay(Base):
+    """What servers outside the house may have been paid for a model on a day (UTC): `jobs.accounts.spill_days`."""
+
+    __tablename__ = "spill_day"
+
+    model: Mapped[str] = mapped_column(primary_key=True)
+    day: Mapped[date] = mapped_column(primary_key=True)
+    # Payments and reservations, in pico-units of currency; the reservations of a worker that dies stay.
+    used_picos: Mapped[Decimal] = mapped_column(Numeric, server_default="0")
+
+
+class SpillLack(Base):
+    """The least cost of a chunk's lines that did not fit into a day's budget: `jobs.accounts.spill_days`."""
+
+    __tablename__ = "spill_lack"
+    __table_args__ = (Index(None, "batch_id", "day", "picos"),)
+
+    chunk_id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    batch_id: Mapped[str]
+    day: Mapped[date]
+    fence: Mapped[int]  # of the chunk then
+    picos: Mapped[Decimal] = mapped_column(Numeric)
 
 
 class FairShare(Base):
@@ -145,6 +236,7 @@ class Forecast(Base):
     earliest_seconds: Mapped[float | None] = mapped_column(Float)  # from made_at, as `seconds`
     latest_seconds: Mapped[float | None] = mapped_column(Float)
     told: Mapped[dict[str, Any] | None]  # forecasts made at parts of its work, to compare with its end
+    is_late: Mapped[bool] = mapped_column(server_default="false")  # the workers of the house will miss its deadline
 
 
 class Decision(Base):

@@ -18,12 +18,16 @@ HTTP_REQUESTS = counter(
     "method",
     "route",
     "status",
-    alert='`rate(tokenmill_http_requests_total{status=~"5.."}[5m]) > 0`: the API, Postgres or the object store fails',
+)
+HTTP_FAILURES = counter(
+    "http_failures",
+    "Of these, those with a status of 5xx.",
+    alert="`increase(tokenmill_http_failures_total[5m]) > 0`: the API, Postgres or the object store fails",
 )
 HTTP_SECONDS = timer("http_request", "From a request's head to the end of its answer.", "method", "route")
 UPLOAD_BYTES = counter("upload_bytes", "Bytes of uploaded file content.")
 
-API = (HTTP_REQUESTS, HTTP_SECONDS, UPLOAD_BYTES)
+API = (HTTP_REQUESTS, HTTP_FAILURES, HTTP_SECONDS, UPLOAD_BYTES)
 
 DATABASE_UP = gauge(
     "database_up",
@@ -72,18 +76,19 @@ TOKENS_RESERVED = gauge("tokens_reserved", "Tokens reserved for live batches.")
 QUEUE_COUNTED = gauge(
     "queue_counted_seconds",
     "Age of the numbers of batches, chunks and runs.",
-    alert="`tokenmill_queue_counted_seconds > 280`: no dispatcher runs",
+    alert="`max_over_time(tokenmill_queue_counted_seconds[10m]) > 280`: no dispatcher runs",
 )
 WORKERS = gauge(
     "workers",
     "Live workers.",
     "model",
-    alert='`sum by (model) (tokenmill_chunks{state="ready"}) > 0 unless on (model) tokenmill_workers`: '
-    "work waits for a model without workers",
+    alert='`sum by (model) (tokenmill_chunks{state="ready"}) > 0 unless on (model) tokenmill_workers` '
+    "for 10 minutes: work waits for a model without workers",
 )
 WORKERS_OUT = gauge(
     "workers_out",
-    "Workers that have stopped claiming, by reason: the engine returned no numbers for line after line.",
+    "Workers that have stopped claiming, by reason: the engine returned no numbers for line after line. Of a worker of "
+    "several models, those that it could not load.",
     "model",
     "worker",
     "reason",
@@ -91,11 +96,13 @@ WORKERS_OUT = gauge(
 )
 WORKER_ENGINE = gauge(
     "worker_engine",
-    "1 for each live worker, with the kind of its engine (`tokenmill` is ours) and its version.",
+    "1 for each live worker, with the kind of its engine (`tokenmill` is ours), its version, and its place (`house` or "
+    "`outside`).",
     "model",
     "worker",
     "engine",
     "version",
+    "place",
 )
 WORKER_SLOTS = gauge("worker_slots", "Most chunks that the live workers keep open.", "model")
 
@@ -113,6 +120,7 @@ HINTS = counter(
     "outcome",
     alert='`rate(tokenmill_hints_total{outcome="dropped"}[5m]) > 0`: the broker is away, or hints exceed what is '
     "claimed; work continues, more slowly",
+    zeros=((kind, "dropped") for kind in ("validate", "finalise", "run")),
 )
 LOST_LEASES = counter(
     "lost_leases",
@@ -121,6 +129,7 @@ LOST_LEASES = counter(
     "outcome",
     alert='`increase(tokenmill_lost_leases_total{outcome=~"split|failed"}[15m]) > 0`: a line kills engines, or a '
     "machine does",
+    zeros=(("split",), ("failed",)),
 )
 
 DISPATCHER = (TICK_SECONDS, HINTS, LOST_LEASES)

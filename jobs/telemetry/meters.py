@@ -39,11 +39,16 @@ class Meter:
     labels: tuple[str, ...] = ()
     alert: str | None = None
     """When to alert, as PromQL and the reason, for the few that matter."""
+    zeros: tuple[tuple[str, ...], ...] = ()
+    """Label values that are shown at 0 from the start: Prometheus sees no growth in a series that begins at 1."""
 
 
-def counter(name: str, says: str, *labels: str, alert: str | None = None) -> Meter:
+def counter(
+    name: str, says: str, *labels: str, alert: str | None = None, zeros: Iterable[tuple[str, ...]] = ()
+) -> Meter:
     """Declare a counter."""
-    return Meter(name=f"tokenmill_{name}_total", kind=Kind.COUNTER, says=says, labels=labels, alert=alert)
+    full_name = f"tokenmill_{name}_total"
+    return Meter(name=full_name, kind=Kind.COUNTER, says=says, labels=labels, alert=alert, zeros=tuple(zeros))
 
 
 def gauge(name: str, says: str, *labels: str, alert: str | None = None) -> Meter:
@@ -84,8 +89,15 @@ class Meters:
         return metric.labels(*labels) if labels else metric
 
 
+def _counter(meter: Meter, registry: CollectorRegistry) -> Counter:
+    made = Counter(meter.name, meter.says, meter.labels, registry=registry)
+    for labels in meter.zeros:
+        made.labels(*labels)
+    return made
+
+
 _MAKERS: dict[Kind, Callable[[Meter, CollectorRegistry], Any]] = {
-    Kind.COUNTER: lambda meter, registry: Counter(meter.name, meter.says, meter.labels, registry=registry),
+    Kind.COUNTER: _counter,
     Kind.GAUGE: lambda meter, registry: Gauge(meter.name, meter.says, meter.labels, registry=registry),
     Kind.HISTOGRAM: lambda meter, registry: Histogram(
         meter.name, meter.says, meter.labels, registry=registry, buckets=SECONDS

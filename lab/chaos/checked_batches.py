@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
+from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer
@@ -49,7 +50,8 @@ def check(
     """Return the content of an ended batch's files and where they, its counters or its bill are wrong."""
     output, errors = contents(client, batch)
     not_run = _NOT_RUN.get(batch["status"])
-    found = check_files(lines, output, errors, not_run=not_run, count_tokens=count_tokens, answers=answers)
+    count = partial(count_tokens, folder=stack.model_folder)
+    found = check_files(lines, output, errors, not_run=not_run, count_tokens=count, answers=answers)
     problems = [*found.problems, *_compare(stack, batch, lines, found)]
     return found, [f"batch {lines.name} ({batch['id']}, {batch['status']}): {problem}" for problem in problems]
 
@@ -75,10 +77,10 @@ def _compare(stack: Stack, batch: dict[str, Any], lines: Lines, found: Found) ->
 
 
 @lru_cache(maxsize=1)
-def _tokenizer() -> Tokenizer:
-    return Tokenizer.from_file(str(MODEL_FOLDER / "tokenizer.json"))
+def _tokenizer(folder: Path) -> Tokenizer:
+    return Tokenizer.from_file(str(folder / "tokenizer.json"))
 
 
-def count_tokens(prompt: str) -> int:
-    """Return the number of the model's tokens in a prompt."""
-    return len(_tokenizer().encode(prompt).ids)
+def count_tokens(prompt: str, *, folder: Path = MODEL_FOLDER) -> int:
+    """Return the number of a model's tokens in a prompt."""
+    return len(_tokenizer(folder).encode(prompt).ids)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -18,7 +19,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TextIO
@@ -26,7 +27,7 @@ from typing import Any, TextIO
 from benchmarks.arguments import natural, positive
 from lab import no_compute
 from lab.chaos import report
-from lab.chaos.expected import Answer
+from lab.chaos.expected import MAX_TOKENS, Answer
 from lab.chaos.faults import Chaos
 from lab.chaos.flows import translations
 from lab.chaos.flows.embedder import write_embedder
@@ -103,6 +104,14 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         default="own",
         help="openai: workers ask one server, which computes nothing and is killed, hung and cut off (60 faults)",
     )
+    parser.add_argument(
+        "--server-command",
+        metavar="COMMAND",
+        help="with --engine openai: a real server of --model-folder in fp32, which serves it as `echo` on the unix "
+        "socket {socket}; its answers are compared with the bare engine's",
+    )
+    parser.add_argument("--model-folder", type=Path, metavar="FOLDER", help="of the model of --server-command")
+    parser.add_argument("--max-tokens", type=natural, default=MAX_TOKENS, help="of an answer")
     for kind, (option, default) in _COUNTS.items():
         shown = f"{kind} [default: {default}; with --engine openai {_WITH_SERVER.get(kind, 0)}]"
         parser.add_argument(option, type=_count, metavar="N", help=shown)
@@ -127,6 +136,8 @@ def _complete(parser: argparse.ArgumentParser, parsed: argparse.Namespace) -> No
     has_server = parsed.engine == "openai"
     if has_server and (parsed.flows is not None or parsed.demo_model):
         parser.error("--engine openai goes with neither --flows nor --demo-model. Leave one out.")
+    if (parsed.server_command is None) != (parsed.model_folder is None) or (parsed.server_command and not has_server):
+        parser.error("--server-command and --model-folder go together, and with --engine openai. Give all or none.")
     if parsed.store_minutes is None:
         parsed.store_minutes = 0.0 if has_server else 1.0
     for kind, (option, default) in _COUNTS.items():
@@ -226,23 +237,35 @@ def _carry_out(
 
 
 def _stack_plan(arguments: argparse.Namespace, folder: Path) -> StackPlan:
-    counts = {"num_workers": arguments.workers, "num_seats": arguments.seats}
+    plan = StackPlan(
+        num_workers=arguments.workers,
+        num_seats=arguments.seats,
+        computes=arguments.demo_model,
+        has_server=arguments.engine == "openai",
+        server_command=tuple(shlex.split(arguments.server_command or "")),
+        model_folder=arguments.model_folder or MODEL_FOLDER,
+    )
     if arguments.flows is None:
-        has_server = arguments.engine == "openai"
-        return StackPlan(**counts, computes=arguments.demo_model, has_server=has_server)
-    embedder = write_embedder(folder / "embedder")
-    return StackPlan(**counts, computes=False, embedder=embedder, variables=translations.variables())
+        return plan
+    return replace(plan, embedder=write_embedder(folder / "embedder"), variables=translations.variables())
 
 
 def _traffic(arguments: argparse.Namespace, stack: Stack, received: Received) -> Traffic:
-    answers_to = _answers_of_demo_model() if arguments.demo_model else None
-    return Traffic(stack, received, num_lines=arguments.lines, seed=arguments.seed, answers_to=answers_to)
+    computes = arguments.demo_model or arguments.server_command is not None
+    return Traffic(
+        stack,
+        received,
+        num_lines=arguments.lines,
+        seed=arguments.seed,
+        max_tokens=arguments.max_tokens,
+        answers_to=_bare_answers(stack.model_folder, max_tokens=arguments.max_tokens) if computes else None,
+    )
 
 
-def _answers_of_demo_model() -> Callable[[Sequence[str]], Mapping[str, Answer]]:
-    from lab.chaos.demo import DemoAnswers  # noqa: PLC0415 - it loads torch, which no other run needs
+def _bare_answers(folder: Path, *, max_tokens: int) -> Callable[[Sequence[str]], Mapping[str, Answer]]:
+    from lab.chaos.demo import BareAnswers  # noqa: PLC0415 - it loads torch, which no other run needs
 
-    return DemoAnswers(str(MODEL_FOLDER)).of
+    return BareAnswers(str(folder), max_tokens=max_tokens).of
 
 
 @contextmanager

@@ -33,8 +33,8 @@ _STEP_SECONDS, _TOKENS_A_STEP = 0.05, 4
 """Of an engine: a line takes about a fifth of a second, so that faults hit lines in progress."""
 _SERVER, _SERVER_SECONDS = "server", 0.2
 """A server of somebody else: its name, and how long an answer takes."""
-_ANSWER_SECONDS = 6.0
-"""How long workers wait for an answer: less than the server hangs."""
+_ANSWER_SECONDS, _REAL_ANSWER_SECONDS = 6.0, 90.0
+"""How long workers wait for an answer: less than the server hangs, or as long as a real one needs on a busy machine."""
 _AMPLE_TOKENS = 10**12
 """A limit that no run reaches: lines of a tenant with a limit are covered by its budget before they run."""
 
@@ -110,6 +110,8 @@ class Stack:
     """Of `TENANTS`; the second one has a limit."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Of its roles."""
+    model_folder: Path = MODEL_FOLDER
+    """With the tokenizer of its model."""
     server: Kept | None = None
     """Answers the lines, where workers have no engine of their own."""
 
@@ -154,6 +156,9 @@ class StackPlan:
     """Whether workers have their own engine, with the demo model."""
     has_server: bool = False
     """Whether workers ask one server in place of an engine of their own."""
+    server_command: tuple[str, ...] = ()
+    """Of a real server; else it is one that computes nothing."""
+    model_folder: Path = MODEL_FOLDER
     embedder: Path | None = None
     """Folder of an embedding model; with it there are also prepare workers, and prompts may state their answers."""
     variables: Mapping[str, str] = field(default_factory=dict)
@@ -167,10 +172,7 @@ def running_stack(launcher: Launcher, s3: S3Server, plan: StackPlan) -> Iterator
         postgres, valkey = launcher.postgres(), launcher.valkey()
         servers = {"postgres": postgres, "valkey": valkey}
         if plan.has_server:
-            seconds = {no_compute.SERVER_SECONDS: str(_SERVER_SECONDS)}
-            servers[_SERVER] = launcher.server(
-                "lab.no_compute.server", str(MODEL_FOLDER), log=_SERVER, environment=seconds
-            )
+            servers[_SERVER] = _server(launcher, plan)
         for server in servers.values():
             server.process.start()
             closing.callback(server.process.stop)
@@ -219,14 +221,24 @@ def running_stack(launcher: Launcher, s3: S3Server, plan: StackPlan) -> Iterator
             base_url=f"http://127.0.0.1:{port}",
             keys=secrets,
             environment=environment,
+            model_folder=plan.model_folder,
             server=Kept(_SERVER, servers[_SERVER].process) if plan.has_server else None,
         )
 
 
+def _server(launcher: Launcher, plan: StackPlan) -> Server:
+    """Plan the server: a real one, or one that computes nothing."""
+    if plan.server_command:
+        return launcher.server("lab.chaos.real_server", *plan.server_command, log=_SERVER, environment={})
+    seconds = {no_compute.SERVER_SECONDS: str(_SERVER_SECONDS)}
+    return launcher.server("lab.no_compute.server", str(MODEL_FOLDER), log=_SERVER, environment=seconds)
+
+
 def _server_options(port: int, plan: StackPlan) -> Sequence[str]:
     """Return the options of workers that ask the server, through its proxy."""
-    url, folder = f"http://127.0.0.1:{port}/v1", str(MODEL_FOLDER)
-    patience = ("--answer-seconds", f"{_ANSWER_SECONDS:g}", "--max-concurrency", str(plan.num_seats))
+    url, folder = f"http://127.0.0.1:{port}/v1", str(plan.model_folder)
+    seconds = _REAL_ANSWER_SECONDS if plan.server_command else _ANSWER_SECONDS
+    patience = ("--answer-seconds", f"{seconds:g}", "--max-concurrency", str(plan.num_seats))
     return ("--engine", "openai", "--url", url, "--tokenizer", folder, *patience)
 
 
@@ -258,7 +270,7 @@ def _prepare_database(database_url: str, plan: StackPlan) -> list[str]:
     engine = connect(database_url)
     try:
         with transaction(sessions(engine)) as session:
-            served_models.put_model(session, MODEL, str(MODEL_FOLDER))
+            served_models.put_model(session, MODEL, str(plan.model_folder))
             if plan.embedder is not None:
                 served_models.put_model(session, EMBEDDER, str(plan.embedder))
             secrets = []

@@ -10,7 +10,7 @@ from typing import Any
 
 from lab.chaos import checked_batches
 from lab.chaos.checked_batches import ENDS
-from lab.chaos.expected import Answer, Found, Lines
+from lab.chaos.expected import MAX_TOKENS, Answer, Found, Lines
 from lab.chaos.load import Load
 from lab.chaos.patience import PatientClient, patiently
 from lab.chaos.receiver import Received
@@ -59,6 +59,7 @@ class Traffic(Load[Outcome]):
         *,
         num_lines: int,
         seed: int,
+        max_tokens: int = MAX_TOKENS,
         answers_to: Callable[[Sequence[str]], Mapping[str, Answer]] | None = None,
     ) -> None:
         """`answers_to` is set when workers compute with the model; otherwise answers repeat the prompts."""
@@ -66,6 +67,7 @@ class Traffic(Load[Outcome]):
         self._stack = stack
         self._received = received
         self._seed = seed
+        self._max_tokens = max_tokens
         self._answers_to = answers_to
 
     def prepare(self) -> None:
@@ -87,7 +89,7 @@ class Traffic(Load[Outcome]):
     def carry_out(self, number: int, size: int) -> Outcome:
         rng = random.Random(f"{self._seed} batch {number}")
         client = self._client(self._stack.keys[number % len(self._stack.keys)])
-        lines = Lines(name=f"s{self._seed}b{number}", num=size, model=MODEL)
+        lines = Lines(name=f"s{self._seed}b{number}", num=size, model=MODEL, max_tokens=self._max_tokens)
         priority = rng.choice(("urgent", "normal", "normal", "bulk"))
         batch_id = checked_batches.submit(client, lines, priority=priority)
         fate = rng.choice(_FATES)

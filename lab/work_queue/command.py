@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from pathlib import Path
 
 from benchmarks.arguments import natural
 from lab import no_compute, validation
-from lab.own_stack import OwnStack, own_stack
+from lab.own_stack import OwnStack, own_stack, tokenmill_here
 from lab.work_queue import claims, fairness, results, small_batches
 
 SECTIONS = ("validation", "claims", "results", "small", "fairness")
@@ -70,12 +68,8 @@ def main(arguments: Sequence[str]) -> int:
 def _stack(*, lines_a_second: int | None = None) -> AbstractContextManager[OwnStack]:
     """Return a stack whose engine takes no time, or enough that about `lines_a_second` end per second."""
     seconds = 0.0 if lines_a_second is None else no_compute.SEATS / lines_a_second
-    return own_stack(_tokenmill(), environment=no_compute.environment(step_seconds=seconds))
+    return own_stack(tokenmill_here(), environment=no_compute.environment(step_seconds=seconds))
 
 
 def _stack_without_workers() -> AbstractContextManager[OwnStack]:
-    return own_stack(_tokenmill(), "--workers", "0", environment={})
-
-
-def _tokenmill() -> str:
-    return str(Path(sys.executable).with_name("tokenmill"))
+    return own_stack(tokenmill_here(), "--workers", "0", environment={})

@@ -2,4 +2,4 @@
 
 from __future__ import annotations
 
-from tests.api.fixtures import client, every_answer_is_documented, http, input_lines, new_client, stored_objects
+from tests.api.fixtures import client, every_answer_is_documented, http, input_lines, new_client, stored_objects, submit

@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from typing import Any
 
 import httpx
 import pytest
 from openai import OpenAI
+from openai.types import Batch
 
 from tests.api.deployment import MODEL, Deployment, witnesses
+
+Submit = Callable[..., Batch]
 
 
 @pytest.fixture(autouse=True)
@@ -47,7 +51,7 @@ def stored_objects(deployment: Deployment) -> Callable[[], set[str]]:
 def http(deployment: Deployment) -> Iterator[httpx.Client]:
     """A plain client for requests that the official one cannot send; it has a key of its own tenant."""
     headers = {"Authorization": f"Bearer {deployment.new_key()}"}
-    with httpx.Client(base_url=deployment.url, headers=headers, timeout=20) as plain:
+    with httpx.Client(base_url=deployment.url, headers=headers, timeout=120) as plain:
         yield plain
 
 
@@ -61,3 +65,15 @@ def input_lines() -> Callable[..., bytes]:
         return b"".join(json.dumps({"custom_id": f"line-{n}", **line}).encode() + b"\n" for n in range(count))
 
     return write
+
+
+@pytest.fixture
+def submit(input_lines: Callable[..., bytes]) -> Submit:
+    """Return a function that uploads two lines and makes a batch of them."""
+
+    def upload_and_create(client: OpenAI, **options: Any) -> Batch:
+        file = client.files.create(file=("in.jsonl", input_lines(2)), purpose="batch")
+        wanted: dict[str, Any] = {"endpoint": "/v1/chat/completions", "completion_window": "24h", **options}
+        return client.batches.create(input_file_id=file.id, **wanted)
+
+    return upload_and_create

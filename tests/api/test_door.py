@@ -58,7 +58,7 @@ def test_a_tenants_fifth_request_waits_and_another_tenants_does_not(
         with deployment.engine.begin() as connection:
             connection.execute(text("LOCK TABLE webhook_endpoint IN ACCESS EXCLUSIVE MODE"))
             answers = [executor.submit(many.get, "/v1/webhook_endpoints") for _ in range(12)]
-            deadline = time.monotonic() + 20
+            deadline = time.monotonic() + 120
             while num_waiting(deployment) < door.TURNS:
                 assert time.monotonic() < deadline
             assert [other.get("/v1/files").status_code for _ in range(20)] == [200] * 20
@@ -72,10 +72,10 @@ def test_downloads_hold_no_turn_however_long_they_wait(deployment: Any, monkeypa
         with deployment.engine.begin() as connection:
             connection.execute(text("LOCK TABLE file IN ACCESS EXCLUSIVE MODE"))
             answers = [executor.submit(client.get, "/v1/files/file-none/content") for _ in range(door.TURNS)]
-            deadline = time.monotonic() + 20
+            deadline = time.monotonic() + 120
             while num_waiting(deployment) < door.TURNS:
                 assert time.monotonic() < deadline
-            assert client.get("/v1/webhook_endpoints", timeout=20).status_code == 200
+            assert client.get("/v1/webhook_endpoints", timeout=120).status_code == 200
         assert [answer.result().status_code for answer in answers] == [404] * door.TURNS
 
 

@@ -52,7 +52,7 @@ def reading(client: OpenAI, batch_id: str, *, last_event_id: str | None = None) 
     if last_event_id is not None:
         headers["last-event-id"] = last_event_id
     url = f"{client.base_url}batches/{batch_id}/events"
-    with httpx.Client(timeout=30) as plain, plain.stream("GET", url, headers=headers) as answer:
+    with httpx.Client(timeout=120) as plain, plain.stream("GET", url, headers=headers) as answer:
         assert answer.status_code == 200, answer.read()
         assert answer.headers["content-type"].partition(";")[0] == "text/event-stream"
         yield _parsed(answer.iter_lines())
@@ -152,7 +152,7 @@ def test_a_tenant_reads_only_so_many_at_once(
         assert (refused.status_code, refused.json()["error"]["code"]) == (429, "streams_exceeded")
     # Both readers have gone: the server notices it, and there is room again.
     for _ in range(500):
-        with httpx.stream("GET", url, headers=headers, timeout=30) as answer:
+        with httpx.stream("GET", url, headers=headers, timeout=120) as answer:
             if answer.status_code == 200:
                 return
     raise AssertionError("the places of readers that have gone are still taken")

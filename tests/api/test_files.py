@@ -169,7 +169,7 @@ def test_an_upload_to_a_full_store_says_so_and_leaves_nothing(
         raise GenericError("Unable to copy data to file: No space left on device (os error 28)")
 
     before, listed = stored_objects(), len(client.files.list().data)
-    monkeypatch.setattr("jobs.storage.objects.obstore.open_writer", refuse)
+    monkeypatch.setattr("jobs.storage.object_writer.obstore.put", refuse)
     with pytest.raises(openai.InternalServerError, match="object store is full, and nothing") as caught:
         client.with_options(max_retries=0).files.create(file=("in.jsonl", b"{}"), purpose="batch")
     assert (caught.value.status_code, caught.value.code) == (503, "storage_full")

@@ -37,7 +37,7 @@ def estimate(client: OpenAI) -> httpx.Response:
 
 
 def wait_for_locks(deployment: Any, count: int) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     while True:
         with Session(deployment.engine) as session:
             if session.scalar(text(WAITING)) == count:

@@ -169,3 +169,4 @@ def test_requests_are_counted_by_route_pattern_and_status() -> None:
     assert count("/fails/{how}", "409") == 1
     assert count("/fails/{how}", "503") == 1
     assert count("unmatched", "404") == 2
+    assert app.state.registry.get_sample_value("tokenmill_http_failures_total") == 1

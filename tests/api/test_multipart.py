@@ -16,6 +16,10 @@ CONTENT_TYPE = f'multipart/form-data; boundary="{BOUNDARY}"'
 class Collected:
     def __init__(self) -> None:
         self.content = b""
+        self.names: list[str] = []
+
+    def begin(self, filename: str) -> None:
+        self.names.append(filename)
 
     def write(self, data: bytes) -> None:
         self.content += data

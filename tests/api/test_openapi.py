@@ -62,6 +62,7 @@ REQUESTS = {
     "TryOutBody",
     "PipelineBody",
     "ChangePipelineBody",
+    "ScalingBody",
     "ScheduleBody",
     "ChangeScheduleBody",
     "BackfillBody",

@@ -98,7 +98,7 @@ def test_downloads_at_once_are_bounded_and_end_with_their_reader(deployment: Any
     with client_of(deployment, max_retries=0) as client:
         file = client.files.create(file=("a.bin", bytes(20_000_000)), purpose="user_data")
         url, key = httpx.URL(deployment.url), client.api_key
-        with closing(socket.create_connection((url.host, url.port), timeout=20)) as reader:
+        with closing(socket.create_connection((url.host, url.port), timeout=120)) as reader:
             reader.sendall(
                 f"GET /v1/files/{file.id}/content HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {key}\r\n\r\n".encode()
             )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -50,7 +49,7 @@ class Role:
 
     def entry_of(self, answer: Answer) -> dict[str, Any]:
         """Return the entry of a request, which is written after its answer."""
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 120
         while time.monotonic() < deadline:
             for entry in self.entries():
                 if entry.get("request_id") == answer.headers["x-request-id"]:
@@ -60,7 +59,9 @@ class Role:
 
 
 @pytest.fixture(scope="module")
-def role(new_database: Callable[[], str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Role]:
+def role(
+    new_database: Callable[[], str], tmp_path_factory: pytest.TempPathFactory, quick_commands: Path
+) -> Iterator[Role]:
     folder, port, database_url = tmp_path_factory.mktemp("role"), free_port(), new_database()
     engine = connect(database_url)
     with Session(engine) as session, session.begin():
@@ -77,7 +78,7 @@ def role(new_database: Callable[[], str], tmp_path_factory: pytest.TempPathFacto
     with (
         log.open("wb") as output,
         subprocess.Popen(
-            [sys.executable, "-m", "cli.main", "api", "--port", str(port)],
+            [quick_commands / "python", "-m", "cli.main", "api", "--port", str(port)],
             stdout=output, stderr=output, env=environment, cwd=ROOT,
         ) as process,
     ):  # fmt: skip

@@ -24,7 +24,9 @@ SECONDS = 1767323045
 def a_batch(**columns: Any) -> Batch:
     """Return a new batch as Postgres would, without Postgres; keywords override its columns."""
     counts = ("num_unlisted_errors", "num_requests", "num_completed", "num_failed", "num_truncated", "input_tokens")
-    zeros = dict.fromkeys((*counts, "cached_tokens", "output_tokens", "reasoning_tokens", "cost_picos"), 0)
+    zeros = dict.fromkeys(
+        (*counts, "cached_tokens", "output_tokens", "reasoning_tokens", "cost_picos", "num_spilled"), 0
+    )
     texts = {"endpoint": "/v1/completions", "completion_window": "24h", "priority": "normal", "invalid_lines": "fail"}
     texts["uncovered_lines"] = "wait"
     texts["engine_choice"] = "same"
@@ -121,7 +123,7 @@ def test_a_batch_is_sent_in_the_order_of_the_contract_with_nulls() -> None:
         '{"cached_tokens":0},"output_tokens":0,"output_tokens_details":{"reasoning_tokens":0},"total_tokens":0},'
         '"metadata":{"z":"1","a":"ü"},"name":"papers","priority":"normal","invalid_lines":"fail",'
         '"uncovered_lines":"wait",'
-        '"engine":"same","reproducible":false,"answered_by":"vllm","retry_of":null,"after":null,"filled_file_id":null,"cost_micros":0,"cost":"0.00","currency":"EUR",'
+        '"engine":"same","reproducible":false,"answered_by":"vllm","spilled_lines":0,"retry_of":null,"after":null,"filled_file_id":null,"cost_micros":0,"cost":"0.00","currency":"EUR",'
         f'"eta":{up},"eta_earliest":{up - 9},"eta_latest":{up + 9},"position":3,"running_lines":64,"waits_for":"w",'
         '"budget_warning":null}'
     )
@@ -139,7 +141,7 @@ def test_the_other_objects_are_sent_in_the_order_of_the_contract_with_nulls() ->
     )
     model = (
         f'{{"id":"org/m","object":"model","created":{SECONDS},"owned_by":"tokenmill",'
-        '"input_price_micros":3000000,"output_price_micros":4,"currency":"EUR","max_model_len":null,"endpoints":["/v1/chat/completions","/v1/completions"],"prices":{'
+        '"input_price_micros":3000000,"output_price_micros":4,"currency":"EUR","max_model_len":null,"parent":null,"endpoints":["/v1/chat/completions","/v1/completions"],"prices":{'
         '"urgent":{"input":"6.00","cached_input":"1.00","output":"0.000008"},'
         '"normal":{"input":"3.00","cached_input":"0.50","output":"0.000004"},'
         '"bulk":{"input":"1.50","cached_input":"0.25","output":"0.000002"},'

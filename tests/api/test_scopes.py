@@ -55,7 +55,7 @@ def ask(deployment: Any, secret: str, route: APIRoute) -> httpx.Response:
     assert route.methods is not None
     (method,) = route.methods - {"HEAD"}
     url = deployment.url + re.sub(r"\{[^}]+\}", "nothing", route.path)
-    return httpx.request(method, url, headers={"Authorization": f"Bearer {secret}"}, timeout=20)
+    return httpx.request(method, url, headers={"Authorization": f"Bearer {secret}"}, timeout=120)
 
 
 def test_every_route_says_which_scope_it_needs() -> None:

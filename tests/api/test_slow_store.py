@@ -38,7 +38,7 @@ def http(url: str, database_url: str) -> Iterator[httpx.Client]:
         key = create_key(session, create_tenant(session, "acme").id)[1]
     limits = httpx.Limits(max_connections=None)
     headers = {"Authorization": f"Bearer {key}"}
-    with httpx.Client(base_url=url, headers=headers, timeout=30, limits=limits) as client:
+    with httpx.Client(base_url=url, headers=headers, timeout=120, limits=limits) as client:
         yield client
     engine.dispose()
 
@@ -65,7 +65,7 @@ def calls(s3: S3Server, call: Callable[[], httpx.Response], *, count: int) -> It
 def wait_until_no_transaction_idles(database_url: str) -> None:
     """A transaction idles for a moment between its statements; one that waits for the store would keep idling."""
     engine = connect(database_url)
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     while True:
         with engine.connect() as connection:
             found = list(connection.execute(text(IDLE)).scalars())

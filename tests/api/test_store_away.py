@@ -28,7 +28,7 @@ def client_of(database_url: str) -> Iterator[Callable[[str], httpx.Client]]:
     clients: list[httpx.Client] = []
 
     def make(url: str) -> httpx.Client:
-        clients.append(httpx.Client(base_url=url, headers={"Authorization": f"Bearer {key}"}, timeout=30))
+        clients.append(httpx.Client(base_url=url, headers={"Authorization": f"Bearer {key}"}, timeout=120))
         return clients[-1]
 
     yield make
@@ -133,7 +133,7 @@ def test_a_full_store_is_said_to_be_and_what_needs_no_room_goes_on(
 ) -> None:
     file_id, other_id = (post_file(http).json()["id"] for _ in range(2))
     with monkeypatch.context() as patched:
-        patched.setattr("jobs.storage.objects.obstore.open_writer", _refuse)
+        patched.setattr("jobs.storage.object_writer.obstore.put", _refuse)
         assert error_of(post_file(http)) == (503, "storage_full")
         wait_for(http, 200, storage="full")
         assert samples(http) == {"tokenmill_storage_up": 1, "tokenmill_storage_full": 1}

@@ -40,7 +40,7 @@ def running(config: ServerConfig) -> Iterator[str]:
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     try:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 120
         while not server.started:
             assert thread.is_alive(), "the server ended while it was starting"
             assert time.monotonic() < deadline, "the server did not start"

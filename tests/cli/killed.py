@@ -26,7 +26,7 @@ def finished_lines(folder: Path) -> dict[int, str]:
 
 
 def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + 200
+    deadline = time.monotonic() + 600
     while not condition():
         assert process.poll() is None, process.communicate()[1]
         assert time.monotonic() < deadline

@@ -57,13 +57,16 @@ def clean_environment(**variables: str) -> dict[str, str]:
 
 
 def typed(
-    *arguments: str | Path, variables: Mapping[str, str], preexec: Callable[[], None] | None = None
+    *arguments: str | Path,
+    variables: Mapping[str, str],
+    preexec: Callable[[], None] | None = None,
+    stdin: str | None = None,
 ) -> subprocess.CompletedProcess[str]:
     """Run the command in a process of its own, as a shell does."""
     return subprocess.run(
         [sys.executable, "-m", "cli.main", *map(str, arguments)],
         capture_output=True, text=True, check=False, timeout=120, env=clean_environment(**variables),
-        preexec_fn=preexec,
+        preexec_fn=preexec, input=stdin,
     )  # fmt: skip
 
 

@@ -26,8 +26,9 @@ from jobs.accounts.tenants import create_tenant
 from jobs.database import connect, sessions
 from jobs.lines.endpoints import LineKind
 from lab.s3_server import Mood, S3Server
+from tests.forked.commands import program_of
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("quick_processes")]
 
 ROOT = Path(__file__).resolve().parents[2]
 GUARD_SECONDS = 60
@@ -68,8 +69,8 @@ class ApiProcess:
             threading.Event().wait(0.02)
 
     def until_it_hears_sigterm(self) -> None:
-        """Wait until its interpreter and the command's first modules are loaded: before that no signal is handled."""
-        self.until(lambda: _catches(self.process.pid, signal.SIGTERM))
+        """Wait until the command handles the signal, which it does before anything else."""
+        self.until(lambda: _catches(program_of(self.process.pid), signal.SIGTERM))
 
     def until_it_serves(self) -> None:
         self.until(lambda: _answers(f"{self.url}/healthz"))

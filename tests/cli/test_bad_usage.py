@@ -204,7 +204,7 @@ def test_the_last_day_of_all_is_asked_for_like_any_other() -> None:
 
 @pytest.mark.parametrize(
     "beside",
-    [("--by", "model"), ("--since", "2026-01-01"), ("--until", "2026-01-01"), ("--csv",)],
+    [("--by", "model"), ("--since", "2026-01-01"), ("--until", "2026-01-01"), ("--csv",), ("--spilled",)],
 )
 def test_what_is_wasted_has_no_period_and_no_other_groups(beside: Sequence[str]) -> None:
     status, said = tokenmill("usage", "--wasted", *beside, **SERVER)

@@ -132,3 +132,22 @@ def test_what_a_dry_run_foretells_is_what_a_create_comes_to(service: Service, tm
         batch_id = service.run("batch", "create", path, "--invalid-lines", invalid_lines).stdout.strip()
         service.validate(batch_id)
         assert json.loads(service.run("batch", "show", batch_id, "--json").stdout)["status"] == state
+
+
+def test_standard_input_is_checked_as_a_file_is(tmp_path: Path) -> None:
+    content = write_lines(tmp_path / "in.jsonl").read_text()
+    assert typed("batch", "check", "-", variables={}, stdin=content).returncode == 0
+    assert typed("batch", "check", "-", variables={}, stdin="").returncode == 2
+
+
+def test_the_list_of_many_bad_lines_of_standard_input_stays(tmp_path: Path) -> None:
+    content = write(tmp_path / "in.jsonl", *[body(foo=1)] * 130).read_text()
+    told = typed("batch", "check", "-", variables={"TMPDIR": str(tmp_path)}, stdin=content).stderr
+    (listed,) = tmp_path.rglob("*.invalid.jsonl")
+    assert told.rstrip().endswith(str(listed))
+    assert [path.name for path in listed.parent.iterdir()] == [listed.name]
+
+
+def test_standard_input_is_uploaded_for_batches_alone() -> None:
+    done = typed("files", "upload", "-", "--purpose", "user_data", variables={}, stdin="%PDF")
+    assert (done.returncode, "--purpose" in done.stderr) == (2, True)

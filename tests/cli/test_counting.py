@@ -181,5 +181,5 @@ def test_where_no_worker_serves_the_model_nobody_is_waited_for(service: Service,
 
 
 def test_what_the_server_would_not_run_is_refused_with_its_reason(service: Service, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="3 of 3 checked lines are invalid, and one fails the batch; line 1: temp"):
-        service.run(*table(tmp_path), "--temperature", "7")
+    with pytest.raises(InputError, match="3 of 3 checked lines are invalid, and one fails the batch; line 1: stop"):
+        service.run(*table(tmp_path), "--param", "stop=7")

@@ -11,6 +11,7 @@ import pytest
 
 from cli import roles, up_command
 from cli.models.model_server import EngineKind, ModelServer
+from cli.models.spill import SpillOptions
 from cli.served_model import ServedModel
 from cli.stack import StackOptions, _worker_arguments
 from jobs.errors import InputError
@@ -98,8 +99,8 @@ def test_the_context_is_the_server_s_or_a_smaller_one() -> None:
 def started(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, dict[str, Any]]]]:
     """The mains that a worker has called, by module, with what they got."""
     calls: list[tuple[str, dict[str, Any]]] = []
-    monkeypatch.setattr(roles, "_settings", lambda _: Settings())
-    monkeypatch.setattr(roles, "_check", lambda _: None)
+    monkeypatch.setattr(roles, "settings_of", lambda _: Settings())
+    monkeypatch.setattr(roles, "check", lambda _: None)
     monkeypatch.setattr("celery.signals.worker_ready.receivers", [])
     for module in ("workers.gpu_main", "workers.remote.main"):
         monkeypatch.setattr(f"{module}.main", lambda _, name=module, **given: calls.append((name, given)))
@@ -114,9 +115,48 @@ def test_a_worker_runs_our_engine_unless_another_is_named(started: list[tuple[st
     assert (given["engine"]("folder").model, given["engine"]("folder").max_model_len) == ("folder", 64)
 
 
+def test_a_dtype_of_encoders_reaches_the_worker_that_knows_its_model(started: list[tuple[str, dict[str, Any]]]) -> None:
+    roles.worker(model="m", path="p", dtype="int8")
+    ((module, given),) = started
+    assert (module, given["dtype"], given["engine"]("folder").dtype) == ("workers.gpu_main", "int8", "auto")
+
+
+@pytest.mark.parametrize("dtype", ["int8", "bfloat16"])
+def test_a_worker_of_a_server_takes_no_dtype(started: list[tuple[str, dict[str, Any]]], dtype: str) -> None:
+    with pytest.raises(InputError, match="--engine openai"):
+        roles.worker(engine=EngineKind.OPENAI, url=URL, dtype=dtype)
+    assert started == []
+
+
 def test_a_worker_of_a_server_gets_its_options(started: list[tuple[str, dict[str, Any]]], tmp_path: Path) -> None:
     key_file = tmp_path / "key"
     roles.worker(engine=EngineKind.OPENAI, url=URL, key_file=key_file, max_concurrency=3, max_model_len=64)
     ((module, given),) = started
     assert (module, given["model"]) == ("workers.remote.main", None)
     assert given["options"] == RemoteOptions(url=URL, key_file=key_file, max_seats=3, max_model_len=64)
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"spill": True}, "--spill-budget"),
+        ({"spill": True, "spill_budget": "5", "input_price": "1"}, "--output-price"),
+        ({"spill_budget": "5"}, "--spill"),
+        ({"spill": True, "spill_budget": "-5", "input_price": "1", "output_price": "1"}, "'-5'"),
+        ({"spill": True, "spill_budget": "5", "input_price": "much", "output_price": "1"}, "'much'"),
+    ],
+)
+def test_terms_of_a_server_outside_the_house_are_whole_or_refused(options: dict[str, Any], named: str) -> None:
+    with pytest.raises(InputError, match=named):
+        SpillOptions(**options).terms()
+
+
+def test_a_stack_s_worker_outside_the_house_has_the_same_terms() -> None:
+    options = SpillOptions(spill=True, spill_budget="0.5", input_price="0.15", output_price="2")
+    terms = options.terms()
+    assert terms is not None
+    assert terms.budget_picos == 5 * 10**11
+    assert (terms.prices.input_picos, terms.prices.output_picos) == (150_000, 2_000_000)
+    arguments = ModelServer(url=URL, spill=options).arguments(None)
+    assert arguments[-7:] == ("--spill", "--spill-budget", "0.5", "--input-price", "0.15", "--output-price", "2")
+    assert "--spill" not in ModelServer(url=URL).arguments(None)

@@ -46,3 +46,12 @@ def test_a_file_with_too_many_lines_is_refused_as_a_whole(tmp_path: Path, monkey
 def test_an_endpoint_that_is_not_offered_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="Invalid endpoint: '/v1/moderations'"):
         require_valid(write(tmp_path, line("a", url="/v1/moderations")), endpoint="/v1/moderations", model="m")
+
+
+@pytest.mark.parametrize("indent", [None, 1], ids=["one line", "many lines"])
+def test_an_array_in_place_of_lines_is_one_problem(tmp_path: Path, indent: int | None) -> None:
+    content = json.dumps([json.loads(line(name)) for name in "abc"], indent=indent)
+    with pytest.raises(InputError) as refusal:
+        require_valid(write(tmp_path, content), endpoint=COMPLETIONS, model="m")
+    assert refusal.value.message.count("invalid_json_line") == 1
+    assert "jq -c '.[]'" in refusal.value.message

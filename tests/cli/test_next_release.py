@@ -19,7 +19,7 @@ from cli.embedded.sockets import free_port
 from jobs.database import head_revision
 from tests.api.waiting import wait_until_alive
 
-pytestmark = [pytest.mark.long, pytest.mark.changes_schema]
+pytestmark = [pytest.mark.long, pytest.mark.changes_schema, pytest.mark.usefixtures("quick_processes")]
 
 ROOT = Path(__file__).resolve().parents[2]
 NEXT = "9998"

@@ -13,6 +13,7 @@ from cli.overview import Overview, commands
 from features.feature import Command, Section
 
 _WHOLE = 1_000
+_REPORTS = {"status", "doctor", "usage", "quota", "admin log", "batch show", "batch decisions", "webhooks deliveries"}
 
 
 def test_every_name_is_of_one_command() -> None:
@@ -36,3 +37,23 @@ def test_a_command_that_is_not_there_is_answered_with_one_that_is_close() -> Non
     result = CliRunner().invoke(app, ["bacth"])
     assert result.exit_code == 2
     assert "batch" in result.stderr
+
+
+@pytest.mark.parametrize("command", list(commands()), ids=lambda command: command.name)
+def test_no_help_of_a_group_cuts_a_sentence(command: Command) -> None:
+    shown = CliRunner().invoke(app, [command.name, "--help"], terminal_width=80).output
+    listed = shown.partition("\nCommands:")[2]
+    assert [line for line in listed.splitlines() if line.endswith(("...", "…"))] == []
+
+
+@pytest.mark.parametrize("command", list(commands()), ids=lambda command: command.name)
+def test_what_lists_or_reports_prints_json_too(command: Command) -> None:
+    group = get_command(app)
+    assert isinstance(group, Overview)
+    part = group.commands[command.name]
+    parts = {f"{command.name} {name}": each for name, each in getattr(part, "commands", {}).items()}
+    reporting = {name: each for name, each in parts.items() if name.endswith(" list") or name in _REPORTS}
+    if command.name in _REPORTS:
+        reporting[command.name] = part
+    without = [name for name, each in reporting.items() if not any("--json" in param.opts for param in each.params)]
+    assert without == []

@@ -9,10 +9,13 @@ from pathlib import Path
 
 import pytest
 from celery.signals import worker_ready
+from typer.testing import CliRunner
 
 from cli import roles
+from cli.app import app
 from cli.data_dir import locked
 from cli.embedded.note import StackNote, write_note
+from cli.starting import checks, readiness
 from jobs.errors import InputError, ServiceError
 from jobs.settings import Settings
 from tests.database_roles import as_owner, as_service, as_superuser
@@ -56,11 +59,27 @@ def api(ready_file: Path, monkeypatch: pytest.MonkeyPatch, look: Callable[[], No
 def test_no_collection_walks_what_a_role_has_loaded(
     start: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(roles, "_checked_settings", lambda *_, **__: Settings())
+    monkeypatch.setattr(roles, "checked_settings", lambda *_, **__: Settings())
     found: list[tuple[bool, bool]] = []
     ready_file = tmp_path / "ready"
     start(ready_file, monkeypatch, lambda: found.append((ready_file.exists(), gc.get_freeze_count() > 1000)))
     assert found == [(True, True)]
+
+
+def test_the_ready_file_of_a_killed_role_is_gone_before_the_next_is_ready(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A container that restarts keeps its `/tmp`, and would be ready before its model is loaded."""
+    ready_file, seen = tmp_path / "ready", list[bool]()
+    ready_file.touch()
+
+    def ask(*_: object, **__: object) -> Settings:
+        seen.append(ready_file.exists())
+        raise ServiceError("none")
+
+    monkeypatch.setattr(roles, "checked_settings", ask)
+    CliRunner().invoke(app, ["dispatch", "--ready-file", str(ready_file)])
+    assert seen == [False]
 
 
 @pytest.mark.parametrize(
@@ -80,9 +99,9 @@ def test_a_role_of_a_stack_that_starts_is_loaded_before_it_waits_for_the_databas
         events.append("asked for the database")
         raise ServiceError("none")
 
-    monkeypatch.setattr(roles, "import_module", events.append)
+    monkeypatch.setattr(readiness, "import_module", events.append)
     monkeypatch.setattr("time.sleep", wait)
-    monkeypatch.setattr(roles, "_checked_settings", ask)
+    monkeypatch.setattr(roles, "checked_settings", ask)
     with pytest.raises(ServiceError):
         getattr(roles, role)(start_file=start_file)
     assert events == [*modules, "waited", "asked for the database"]
@@ -123,7 +142,9 @@ def test_a_login_that_may_do_more_serves_and_is_warned_of(
     monkeypatch.setenv("TOKENMILL_STORAGE_URL", (tmp_path / "objects").as_uri())
     roles.dispatch()
     assert len(started) == 1
-    assert [record.levelname for record in caplog.records if record.name == "cli.roles"] == ["WARNING"] * is_warned
+    assert [record.levelname for record in caplog.records if record.name == "cli.starting.checks"] == [
+        "WARNING"
+    ] * is_warned
 
 
 def test_a_prepare_worker_logs_in_as_its_own_role_where_it_has_one() -> None:
@@ -135,6 +156,6 @@ def test_a_prepare_worker_logs_in_as_its_own_role_where_it_has_one() -> None:
 
 def test_a_missing_variable_is_named_with_the_default_that_was_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TOKENMILL_DATABASE_URL", raising=False)
-    monkeypatch.setattr(roles, "DATABASE_SECONDS", 0.0)
+    monkeypatch.setattr(checks, "DATABASE_SECONDS", 0.0)
     with pytest.raises(ServiceError, match=r"_DATABASE_URL is not set, and its default postgresql.*Set it, or"):
         roles.dispatch()

@@ -72,7 +72,7 @@ def test_an_interrupted_run_goes_on_and_computes_no_line_twice(tmp_path: Path) -
     assert not list(tmp_path.glob("data/objects/tenant_*/*"))
 
     with _start(tmp_path) as process:
-        said = process.communicate(timeout=30)[1]
+        said = process.communicate(timeout=120)[1]
     assert (process.returncode, "is already complete" in said) == (0, True)
 
 

@@ -37,11 +37,13 @@ from cli.stack import (
     _shown_host,
     _with_gpu,
     _with_metrics_port,
+    require_free_port,
 )
 from cli.supervisor import Supervisor
 from jobs.access import PREPARE, SERVICE
 from jobs.errors import ConflictError, InputError
 from tests import old_databases
+from tests.cli.service import typed
 
 pytestmark = pytest.mark.long
 
@@ -298,9 +300,8 @@ def test_up_prints_its_exports_survives_kill_9_and_stops_cleanly(short_path: Pat
             SERVICE,
             PREPARE,
         ]
-        exports = re.fullmatch(
-            rf"export TOKENMILL_BASE_URL=(http://127\.0\.0\.1:{port}/v1) TOKENMILL_API_KEY=(tm-\S+)\n", first
-        )
+        url = rf"TOKENMILL_BASE_URL=(http://127\.0\.0\.1:{port}/v1)"
+        exports = re.fullmatch(rf"export {url} TOKENMILL_API_KEY=(tm-\S+) TOKENMILL_DATA_DIR={data_dir}\n", first)
         assert exports
         request = urllib.request.Request(f"{exports[1]}/models", headers={"Authorization": f"Bearer {exports[2]}"})
         with urllib.request.urlopen(request, timeout=10) as answer:
@@ -317,7 +318,9 @@ def test_up_prints_its_exports_survives_kill_9_and_stops_cleanly(short_path: Pat
     assert exports[2] not in (short_path / "up.err").read_text()
     # In the shell that has the exports of the first start, too.
     with _up(data_dir, port, "--workers", "0", "--show-env", exported=shell) as (process, second):
-        assert second == f"export TOKENMILL_BASE_URL={exports[1]}\n", "the key was printed once"
+        assert second == f"export TOKENMILL_BASE_URL={exports[1]} TOKENMILL_DATA_DIR={data_dir}\n", (
+            "the key was printed once"
+        )
         assert _exports_of(process.stdout) == shell
         _assert_a_role_can_be_started_with(shell)
         _assert_its_life_is_shown(data_dir)
@@ -329,15 +332,31 @@ def test_up_prints_its_exports_survives_kill_9_and_stops_cleanly(short_path: Pat
     assert "stopped" in (short_path / "up.err").read_text().splitlines()[-1]
 
 
+@pytest.mark.parametrize("data_dir", [None, Path("/data/tm")])
 @pytest.mark.parametrize("is_key_shown", [True, False])
 def test_where_the_key_is_not_printed_it_is_said_how_to_see_it(
-    capsys: pytest.CaptureFixture[str], *, is_key_shown: bool
+    capsys: pytest.CaptureFixture[str], data_dir: Path | None, *, is_key_shown: bool
 ) -> None:
     url = "http://127.0.0.1:1/v1"
     stack = RunningStack(
         base_url=url, api_key="tm-made", is_key_new=False, environment={}, supervisor=Supervisor(say=print)
     )
-    up_command._tell_where(stack, is_key_shown=is_key_shown)
+    up_command._tell_where(stack, data_dir=data_dir, is_key_shown=is_key_shown)
     printed, said = capsys.readouterr()
-    assert printed == f"export TOKENMILL_BASE_URL={url}{' TOKENMILL_API_KEY=tm-made' if is_key_shown else ''}\n"
+    expected = [f"TOKENMILL_BASE_URL={url}"]
+    expected += ["TOKENMILL_API_KEY=tm-made"] * is_key_shown + ["TOKENMILL_DATA_DIR=/data/tm"] * (data_dir is not None)
+    assert printed.split() == ["export", *expected]
     assert ("--show-key" in said, "tm-made" in said) == (not is_key_shown, False)
+
+
+@pytest.mark.parametrize("host", ["300.1.1.1", "203.0.113.1", "nosuch.invalid", "::zz"])
+def test_a_host_that_is_no_address_of_this_machine_is_refused_as_the_option(host: str) -> None:
+    with pytest.raises(InputError) as caught:
+        require_free_port(host, 8000)
+    assert f"--host is {host!r}" in caught.value.message
+
+
+def test_a_chat_template_that_is_not_there_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    done = typed("up", "--data-dir", tmp_path / "data", "--chat-template", tmp_path / "none", variables={})
+    assert (done.returncode, "--chat-template" in done.stderr) == (2, True)
+    assert not (tmp_path / "data").exists()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 import sys
 import time
 from datetime import datetime, timedelta, timezone
+from decimal import Decimal
 from types import SimpleNamespace
 
 import pytest
@@ -191,3 +193,19 @@ def test_what_steers_a_terminal_is_written_and_not_obeyed(
 def test_letters_of_every_language_are_shown_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
     print_table(("name",), [("größer\u00a0漢字",)])
     assert "größer\u00a0漢字" in capsys.readouterr().out
+
+
+def test_a_table_as_json_has_the_words_of_its_header_as_keys(capsys: pytest.CaptureFixture[str]) -> None:
+    moment = datetime(2026, 11, 21, 15, 57, 10, tzinfo=timezone(timedelta(hours=1)))
+    header = ("id", "out, because", "urgent ×", "warns at %", "created", "used")
+    print_table(header, [("a\u202eb", None, Decimal("1.50"), True, moment, 7)], as_json=True)
+    assert json.loads(capsys.readouterr().out) == [
+        {
+            "id": "a\u202eb",
+            "out_because": None,
+            "urgent": "1.50",
+            "warns_at": True,
+            "created": "2026-11-21T14:57:10Z",
+            "used": 7,
+        }
+    ]

@@ -8,24 +8,18 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
-from tests.e2e.builders import REAL_COMMANDS, Customer, chat, check_ledger
+from tests.e2e.builders import Customer, chat, check_ledger
 from tests.e2e.thinking_demo import make_thinking_demo
 
 pytestmark = pytest.mark.long
 
 NUM_LINES = 150
 TIMEOUT_SECONDS = 120
-
-
-@pytest.fixture(scope="module")
-def stack_commands() -> Path:
-    return REAL_COMMANDS
 
 
 @pytest.fixture(scope="module")

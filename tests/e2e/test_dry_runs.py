@@ -18,7 +18,7 @@ from examples.make_papers import write_papers
 from lab.extraction.long_documents import make_document
 from tests.tutorial import ROOT
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(900), pytest.mark.usefixtures("quick_processes")]
 
 BOUND = 0.2
 SHOWN = re.compile(r"^(.+?) +likely ([\d,]+) \(([\d,]+) in, ([\d,]+) out\)(?:, at most ([\d,]+))?", re.MULTILINE)

@@ -1,4 +1,7 @@
-"""Tests of processes killed in the middle of a batch: nothing is lost, repeated or billed twice."""
+"""Tests of processes killed in the middle of a batch of 2,000 lines: nothing is lost, repeated or billed twice.
+
+The processes are those that a user's `tokenmill up` starts, no forks of loaded ones.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,9 @@ from tests.e2e.builders import REAL_COMMANDS, check_ledger
 pytestmark = pytest.mark.long
 
 NUM_LINES = 2_000
+NUM_LONG_LINES = 600
+"""The first lines have long answers: all kills come before their end, the latest after some 400."""
+LONG, SHORT = 64, 8  # tokens of an answer
 NUM_WORKER_KILLS = 5
 TIMEOUT_SECONDS = 540
 MIN_PROGRESS = 20  # finished lines between two kills, so that each hits a working engine
@@ -51,7 +57,7 @@ def input_lines() -> list[dict[str, Any]]:
             "body": {
                 "model": "demo",
                 "messages": [{"role": "user", "content": f"Invoice {number}\nTotal: {number}.25 USD"}],
-                "max_tokens": 64,
+                "max_tokens": LONG if number < NUM_LONG_LINES else SHORT,
                 "ignore_eos": True,
                 "temperature": 0,
             },
@@ -83,11 +89,11 @@ class Killer:
             worker,
             ("valkey", self._kill_valkey),
             worker,
-            ("api", lambda: self._kill_role("api")),
-            worker,
             ("postgres backends", self._kill_backends),
             worker,
             worker,
+            worker,
+            ("api", lambda: self._kill_role("api")),  # last: while it starts, the batch goes on unseen
         ]
 
     @property
@@ -143,6 +149,6 @@ def test_every_line_comes_out_exactly_once_whatever_is_killed(stack: Any) -> Non
         for line in patiently(lambda: client.files.content(str(batch.output_file_id))).text.splitlines()
     ]
     assert [line["custom_id"] for line in output] == [f"line-{number}" for number in range(NUM_LINES)]
-    assert check_ledger(stack, batch.id, output) == NUM_LINES * 64
+    assert check_ledger(stack, batch.id, output) == NUM_LONG_LINES * LONG + (NUM_LINES - NUM_LONG_LINES) * SHORT
     audit = stack.audit()
     assert audit.returncode == 0, audit.stdout + audit.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import random
 import shutil
 from collections.abc import Sequence
@@ -15,6 +16,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from engine import LLM, SamplingParams
 from engine.detokenizer import REPLACEMENT
+from tests.engine.gguf.builders import As
+from tests.engine.gguf.conversion import written_as_gguf
 
 DEMO_MODEL = Path(__file__).resolve().parents[2] / "examples" / "demo_model"
 SEED = 7
@@ -49,6 +52,26 @@ def make_model(folder: Path, kind: str) -> Path:
     for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
         shutil.copy(DEMO_MODEL / name, folder / name)
     return folder
+
+
+def write_gguf(folder: Path) -> Path:
+    """Write the model of a folder as one file in fp32, with its tokenizer; return the file."""
+    written = written_as_gguf(AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32))
+    tokenizer = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
+    special = {token["id"] for token in tokenizer["added_tokens"]}
+    vocabulary = sorted(tokenizer["model"]["vocab"].items(), key=lambda entry: entry[1])
+    described = {
+        "model": "gpt2",
+        "pre": "gpt-2",  # another one: prompts go as token ids
+        "tokens": [token for token, _ in vocabulary],
+        "token_type": [As("i32", 3 if number in special else 1) for _, number in vocabulary],
+        "merges": [" ".join(pair) for pair in tokenizer["model"]["merges"]],
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "padding_token_id": 0,
+    }
+    written.metadata |= {f"tokenizer.ggml.{name}": value for name, value in described.items()}
+    return written.to(folder / "model.gguf")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

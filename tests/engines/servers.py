@@ -1,11 +1,11 @@
-"""Real servers of `scripts/real-engines`: a vLLM for a model's folder, started once and stopped at the end."""
+"""Real servers of `scripts/real-engines`, each for one model, stopped at the end."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -26,11 +26,11 @@ _VARIABLES = {
 """A server of one request at a time more or less: small, offline, and as quick to start as can be."""
 
 
-def installed_python() -> Path:
-    """Return the Python of the installed vLLM; skip the test where there is none."""
-    python = Path(os.environ.get("REAL_ENGINES", ROOT / ".engines")) / "vllm" / "bin" / "python"
+def installed_python(name: str) -> Path:
+    """Return the Python of an installed server; skip the test where there is none."""
+    python = Path(os.environ.get("REAL_ENGINES", ROOT / ".engines")) / name / "bin" / "python"
     if not python.exists():
-        pytest.skip(f"no vLLM in {python.parents[1]}; run `bash scripts/real-engines`")
+        pytest.skip(f"no {name} in {python.parents[1]}; run `bash scripts/real-engines`")
     return python
 
 
@@ -44,20 +44,30 @@ def vllm_server(model: Path, *options: str, name: str, log: Path) -> Iterator[st
     if running is not None:
         yield running
         return
-    python, port = installed_python(), free_port()
+    python, port = installed_python("vllm"), free_port()
     words = ("--model", str(model), "--served-model-name", name, "--host", "127.0.0.1", "--port", str(port))
+    command = (str(python), "-m", "vllm.entrypoints.openai.api_server", *words, "--enforce-eager", *options)
+    with _running(command, port, log):
+        yield f"http://127.0.0.1:{port}/v1"
+
+
+@contextmanager
+def llama_server(model: Path, *, slots: int, context: int, log: Path) -> Iterator[str]:
+    """Yield the URL of a llama-server that serves a GGUF file as `served`."""
+    python, port = installed_python("llama"), free_port()
+    script = Path(__file__).with_name("serve_llama.py")
+    with _running((str(python), str(script), str(model), str(port), str(slots), str(context)), port, log):
+        yield f"http://127.0.0.1:{port}/v1"
+
+
+@contextmanager
+def _running(command: Sequence[str], port: int, log: Path) -> Iterator[None]:
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"} | _VARIABLES
     with log.open("wb") as written:
-        process = subprocess.Popen(
-            [str(python), "-m", "vllm.entrypoints.openai.api_server", *words, "--enforce-eager", *options],
-            cwd=log.parent,
-            env=environment,
-            stdout=written,
-            stderr=subprocess.STDOUT,
-        )
+        process = subprocess.Popen(command, cwd=log.parent, env=environment, stdout=written, stderr=subprocess.STDOUT)
     try:
         _wait(process, f"http://127.0.0.1:{port}/health", log)
-        yield f"http://127.0.0.1:{port}/v1"
+        yield
     finally:
         process.terminate()
         process.wait(60)

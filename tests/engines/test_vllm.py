@@ -6,7 +6,7 @@ Not run by default: `bash scripts/real-engines && bash scripts/test -m engines t
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,8 @@ from transformers import AutoTokenizer
 
 from engine import LLM, SamplingParams
 from engine.pooling.embedder import Embedder
-from jobs.lines.bodies import CHAT_ENDPOINT, COMPLETION_ENDPOINT
-from jobs.lines.embedding_bodies import EMBEDDING_ENDPOINT
 from lab.make_model import copy_model
+from tests.engines.batches import Submit, read, run_all, text_of
 from tests.engines.fixtures import Connect
 from tests.engines.models import KINDS, ClearLine, clear_lines, make_model
 from tests.engines.servers import installed_python, vllm_server
@@ -37,12 +36,10 @@ NEAR = 0.02
 _OPTIONS = ("--dtype", "float32", "--max-model-len", str(CONTEXT), "--max-num-seqs", "16")
 _TOOLS = ("--enable-auto-tool-choice", "--tool-call-parser", "hermes")
 
-Submit = Callable[..., str]
-
 
 @pytest.fixture(scope="module", autouse=True)
 def _installed() -> None:
-    installed_python()
+    installed_python("vllm")
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -51,31 +48,6 @@ def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     path = make_model(folder / "model", request.param)
     with vllm_server(path, *_OPTIONS, *_TOOLS, name=request.param, log=folder / "log") as url:
         yield path, url
-
-
-def lines_of(bodies: list[dict[str, Any]], endpoint: str) -> list[dict[str, Any]]:
-    return [
-        {"custom_id": f"c{number}", "method": "POST", "url": endpoint, "body": body}
-        for number, body in enumerate(bodies)
-    ]
-
-
-def run_all(connect: Connect, url: str, submit: Submit, bodies: list[dict[str, Any]], **options: Any) -> list[Any]:
-    """Run the bodies as a batch of their endpoint; return the bodies of the answers."""
-    post = connect(url, **options)
-    endpoint = CHAT_ENDPOINT if "messages" in bodies[0] else COMPLETION_ENDPOINT
-    endpoint = EMBEDDING_ENDPOINT if "input" in bodies[0] else endpoint
-    submit(lines_of(bodies, endpoint), endpoint=endpoint)
-    while post.rows("SELECT 1 FROM chunk WHERE state <> 'done'"):
-        assert post.run_next()
-    post.billed()
-    answers = post.bodies()
-    return [answers[f"c{number}"] for number in range(len(bodies))]
-
-
-def text_of(answer: dict[str, Any]) -> str:
-    (choice,) = answer["choices"]
-    return str(choice["message"]["content"] if "message" in choice else choice["text"])
 
 
 @pytest.mark.parametrize("has_tokenizer", [True, False])
@@ -87,13 +59,8 @@ def test_greedy_answers_are_those_of_our_engine(
     lines = [line for line in clear_lines(path, NUM_LINES) if ("messages" in line.body) is is_chat]
     sizes = TokenSizes(AutoTokenizer.from_pretrained(path), max_model_len=CONTEXT) if has_tokenizer else None
     answers = run_all(connect, url, submit_valid, [line.body for line in lines], sizes=sizes)
-    found = [ClearLine(body=line.body, **_read(answer)) for line, answer in zip(lines, answers, strict=True)]
+    found = [ClearLine(body=line.body, **read(answer)) for line, answer in zip(lines, answers, strict=True)]
     assert sum(one == two for one, two in zip(found, lines, strict=True)) == len(lines)
-
-
-def _read(answer: dict[str, Any]) -> dict[str, Any]:
-    reason, num = answer["choices"][0]["finish_reason"], answer["usage"]["completion_tokens"]
-    return {"text": text_of(answer), "finish_reason": reason, "num_tokens": num}
 
 
 SCHEMA = {"type": "object", "properties": {"a": {"enum": ["x", "y"]}}, "required": ["a"], "additionalProperties": False}

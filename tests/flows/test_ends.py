@@ -48,6 +48,13 @@ def test_the_slowest_open_node_decides() -> None:
     assert NOW < end.earliest_at < NOW + timedelta(seconds=160) < end.latest_at
 
 
+def test_the_time_before_its_batch_was_valid_is_no_part_of_its_pace() -> None:
+    of_batch = batch("a", num_done=50)
+    of_batch.in_progress_at = NOW - timedelta(seconds=40)
+    end = expected_end([node("a", num_lines=100, seconds=50)], {"a": of_batch}, is_last_begun=True, now=NOW)
+    assert seconds_left(end) == pytest.approx(40)
+
+
 def test_lines_that_are_still_to_be_added_count() -> None:
     assert seconds_left(ended(node("a", num_lines=100, seconds=50), done={"a": 50}, share=0.5)) == pytest.approx(150)
 
@@ -70,7 +77,13 @@ def test_a_node_of_few_lines_without_results_does_not_hide_the_end() -> None:
 
 
 def test_an_end_is_never_in_the_past_and_unknown_while_files_are_written() -> None:
-    assert seconds_left(ended(node("a", num_lines=10_000, seconds=1), done={"a": 9999})) >= 1
+    assert seconds_left(ended(node("a", num_lines=10_000, seconds=40), done={"a": 9999})) >= 1
     assert ended(node("a", num_lines=100, seconds=50), done={"a": 100}) == UNKNOWN
     assert ended(node("a", num_lines=100, seconds=50, is_done=True), done={"a": 100}) == UNKNOWN
     assert ended(node("a", num_lines=0, seconds=50), done={}) == UNKNOWN, "it has nothing to do"
+
+
+@pytest.mark.parametrize(("seconds", "is_known"), [(29.9, False), (30, True)])
+def test_a_pace_is_none_while_it_is_mostly_the_wait_for_the_first_result(seconds: float, *, is_known: bool) -> None:
+    end = ended(node("a", num_lines=100, seconds=seconds), done={"a": 50})
+    assert (end != UNKNOWN) == is_known

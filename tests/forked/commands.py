@@ -25,7 +25,7 @@ _PYTHON = """\
 #!/bin/sh
 case "$1 $2 $3" in
 "-P -m engine.process.child") exec {caller} {engines} "$@" ;;
-"-m cli.main "* | "-P "*"/tokenmill/processes.py cli.main") exec {caller} {commands} "$@" ;;
+"-m cli.main "* | "-m tests."* | "-P "*"/tokenmill/processes.py cli.m"*) exec {caller} {commands} "$@" ;;
 esac
 exec {python} "$@"
 """
@@ -35,8 +35,8 @@ exec {python} "$@"
 def forked_commands(folder: Path) -> Iterator[Path]:
     """Serve the commands `tokenmill` and `python`; yield the new folder below `folder` that has them, for the PATH.
 
-    What this `python` starts is started by it, too: it is `sys.executable` there. Everything but commands, roles and
-    engines it leaves to the real one.
+    What this `python` starts is started by it, too: it is `sys.executable` there. Everything but commands, roles,
+    engines and modules of tests, which call a command, it leaves to the real one.
     """
     sockets = {name: folder / f"{name}.socket" for name in ("commands", "engines")}
     # without `site`, which takes half of an interpreter's start

@@ -40,7 +40,6 @@ _OF_ROLES = {
 }
 _PARTS_OF_ROLES = {"api": ["routers"], "control": ["control", "recipes"]}
 """What they take from the features."""
-_ENGINE = "engine.process.child"
 
 
 def serve(path: str) -> dict[str, Any]:
@@ -151,9 +150,25 @@ def _typed(arguments: list[str]) -> list[str]:
 def run(arguments: list[str], *, quick_python: str) -> None:
     """Run a program as an interpreter does that is called with these arguments, or the command of that name."""
     sys.executable = quick_python
-    if arguments[:3] == ["-P", "-m", _ENGINE]:
-        sys.argv = [_ENGINE, arguments[3], str(os.getppid())]  # which it dies with, as it would with its worker
-        runpy.run_module(_ENGINE, run_name="__main__", alter_sys=True)
+    parent_id = str(os.getppid())  # which it dies with, as it would with its caller
+    match arguments:
+        case ["-P", "-m", "engine.process.child" as module, config, _]:
+            _run_module(module, config, parent_id)
+        case ["-P", _, "cli.mapping.child" as module, folder, _, ready]:
+            put_our_packages_first()
+            _run_module(module, folder, parent_id, ready)
+        case ["-m", module, *typed] if module.startswith("tests."):
+            _run_module(module, *typed)
+        case _:
+            _run_command(arguments)
+
+
+def _run_module(module: str, *arguments: str) -> None:
+    sys.argv = [module, *arguments]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+def _run_command(arguments: list[str]) -> None:
     name = arguments[0] if not arguments[0].startswith("-") else str(command_line.__file__)
     sys.argv = [name, *_typed(arguments)]
     if arguments[0] == "-P":

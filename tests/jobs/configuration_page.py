@@ -30,10 +30,37 @@ STACK = {
     "`nvidia-smi` is.",
 }
 COMPOSE = {
+    "COMPOSE_PROFILES": "What else is started, with commas between them: `observability`, `tls`, `gpu`, `model-2` to "
+    "`model-4` ([operations](operations.md#profiles)).",
     "TOKENMILL_BIND": "Address of the host on which the API is published; 127.0.0.1 without it.",
     "TOKENMILL_PORT": "Port of the host on which the API listens; 8000 without it.",
     "TOKENMILL_MODEL_NAME": "Name under which batches ask for the model; `demo` without it.",
     "TOKENMILL_MODEL_DIR": "The model's folder on the host; the demo model's without it.",
+    "TOKENMILL_MODELS_DIR": "Folder on the host of further models, `/models/of` in their containers.",
+    **{
+        f"TOKENMILL_MODEL_{number}": f"Options of the worker of the profile `model-{number}`, such as `--model small "
+        "--path /models/of/small`."
+        for number in (2, 3, 4)
+    },
+    "ENGINE_KEY_FILE": "File with the API key of a server that one of these asks, `/run/secrets/engine_key` in their "
+    "containers.",
+    "HF_TOKEN_FILE": "File with a token of the hub, which only workers get; none without it.",
+    "TOKENMILL_STORES": "Folder on the host that pipelines use as `file:///srv/stores`; a volume without it.",
+    "TOKENMILL_ROLE_MEMORY": "Memory of a container of the API, control, dispatch; no limit without it.",
+    "TOKENMILL_PREPARE_MEMORY": "Memory of a prepare worker's container, 2 GiB × (`TOKENMILL_PREPARE_PROCESSES` + 1); "
+    "no limit without it.",
+    "TOKENMILL_WORKER_MEMORY": "Memory of a worker's container; no limit without it.",
+    "TOKENMILL_WORKER_SHM": "Of it, shared memory at most; 1g without it.",
+    "TOKENMILL_DOMAIN": "Name for which the profile `tls` obtains a certificate; `localhost`, with one of its own "
+    "authority, without it.",
+    "TOKENMILL_HTTP_PORT": "Port of the host on which the profile `tls` redirects to HTTPS; 80 without it.",
+    "TOKENMILL_TLS_PORT": "Port of the host on which the profile `tls` listens; 443 without it.",
+    "PROMETHEUS_PORT": "Port of 127.0.0.1 on which the profile `observability` publishes Prometheus; 9090 without it.",
+    "GRAFANA_PORT": "Port of 127.0.0.1 on which the profile `observability` publishes Grafana; 3000 without it.",
+}
+PROXIES = {
+    "FORWARDED_ALLOW_IPS": "Addresses and networks of these proxies, with commas between them; 127.0.0.1 without it, "
+    "and with docker compose the networks of Docker, 172.16.0.0/12 and 192.168.0.0/16.",
 }
 
 STORES = {
@@ -99,12 +126,18 @@ What `tokenmill models pull` and workers read. `smollm2` is no model of the hub:
 (`TOKENMILL_DATA_DIR`, `--data-dir`).
 """
 
+PROXIED = """## A proxy before the API
+
+The API believes `X-Forwarded-Proto` and `X-Forwarded-For` of proxies that it trusts
+([operations](operations.md#a-proxy-with-tls)).
+"""
+
 COMPOSED = """## docker compose
 
 Read from `.env` by `docker-compose.yml`, beside four passwords: `POSTGRES_PASSWORD` of the superuser, which only
 migrations and backups have, `POSTGRES_SERVICE_PASSWORD`, `POSTGRES_PREPARE_PASSWORD` ([database
 roles](database_roles.md)) and `REDIS_PASSWORD`. Every other setting in `.env` reaches all containers, but for the
-URLs, which compose sets itself.
+URLs, which compose sets itself; `TOKENMILL_DATABASE_SCALER_URL` reaches `migrate` alone.
 """
 
 
@@ -118,7 +151,7 @@ def settings_fields() -> Iterator[tuple[str, FieldInfo]]:
 def variables() -> dict[str, str]:
     """Return every variable with its description."""
     settings = {name: " ".join((field.description or "").split()) for name, field in settings_fields()}
-    return settings | STORES | MODELS | STACK | CLIENT | COMPOSE
+    return settings | STORES | MODELS | STACK | CLIENT | PROXIES | COMPOSE
 
 
 def configuration_page() -> str:
@@ -138,6 +171,8 @@ def configuration_page() -> str:
         table(STACK),
         "## Commands for users\n",
         table(CLIENT),
+        PROXIED,
+        table(PROXIES),
         COMPOSED,
         table(COMPOSE),
     ]

@@ -71,6 +71,28 @@ def test_every_migration_leaves_the_release_before_running_or_says_that_it_does_
 
 
 @pytest.mark.parametrize(
+    "as_before",
+    [
+        "DROP TABLE spill_lack; ALTER TABLE spill_day ADD COLUMN needed_picos numeric DEFAULT '0' NOT NULL;"
+        "ALTER TABLE worker DROP COLUMN may_serve, DROP COLUMN left_out; ALTER TABLE due_work DROP COLUMN class_dues",
+        "DROP TABLE spill_lack, spill_day, due_work, scaling; DROP FUNCTION tokenmill_wanted_workers(text);"
+        "ALTER TABLE model DROP COLUMN base, DROP COLUMN adapter; ALTER TABLE tenant DROP COLUMN may_leave_house",
+    ],
+    ids=["with a part of it", "without it"],
+)
+def test_a_database_whose_baseline_was_changed_in_place_gets_what_it_lacks(
+    connection: Connection, as_before: str
+) -> None:
+    upgrade(connection, "1001")
+    expected = columns(connection)
+    connection.execute(text(f"{as_before}; UPDATE alembic_version SET version_num = '1000'"))
+    assert columns(connection) != expected
+    upgrade(connection, "1001")
+    assert columns(connection) == expected
+    assert connection.scalar(text("SELECT count(*) FROM pg_proc WHERE proname = 'tokenmill_wanted_workers'")) == 1
+
+
+@pytest.mark.parametrize(
     ("change", "lost"),
     [
         ("ALTER TABLE tenant DROP COLUMN weight", "tenant.weight is gone"),

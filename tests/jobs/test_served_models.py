@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from jobs import served_models
 from jobs.chunks import fleet
 from jobs.errors import ConflictError, NotFoundError
 from jobs.lines.endpoints import LineKind
+from jobs.served_models import ModelEmbedding
 from jobs.settings import Settings
 from jobs.storage import Storage
 from jobs.tables import Batch, Chunk
@@ -128,6 +130,20 @@ def test_a_model_answers_other_lines_once_nobody_needs_it_as_it_was(session: Ses
     assert "m" not in served_models.names_for(session, LineKind.GENERATE)
     with pytest.raises(NotFoundError, match="'none' does not exist"):
         served_models.note_kind(session, "none", LineKind.POOL)
+
+
+def test_a_model_changes_its_dtype_only_while_no_worker_computes_in_another(session: Session) -> None:
+    made = ModelEmbedding(model_sha256="h", tokenizer_sha256="t", pooling="mean", dimensions=2, max_tokens=8)
+    served_models.put_model(session, "m", "folder")
+    served_models.note_embedding(session, "m", made)
+    serve(session, "m")
+    served_models.note_embedding(session, "m", replace(made, model_sha256="other"))
+    with pytest.raises(ConflictError, match=r"served in float32 by w.* --dtype float32.* --dtype bfloat16"):
+        served_models.note_embedding(session, "m", replace(made, dtype="bfloat16"))
+    fleet.stop(session, "w")
+    served_models.note_embedding(session, "m", replace(made, dtype="bfloat16"))
+    session.expire_all()
+    assert served_models.embedding_of(served_models.find_model(session, "m")).dtype == "bfloat16"
 
 
 def test_a_batch_whose_model_answers_other_lines_by_its_end_of_validation_fails(

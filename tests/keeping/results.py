@@ -2,7 +2,8 @@
 
 A module marked `comparison` has a digest of everything it depends on, under which the names of its passed tests are
 stored. A test is not kept if it failed, was skipped, read a file of ours that is not in the digest, or saw one of its
-files change. `--all` runs everything.
+files change. Modules below the folders of `COMPUTING` need no mark, unless they import what is for processes, threads
+or time; an unmarked test that starts a process or opens a socket is not kept. `--all` runs everything.
 """
 
 from __future__ import annotations
@@ -30,6 +31,13 @@ _DIGEST = "kept under"
 _DAYS = 30
 _DIGESTS = re.compile("[0-9a-f]{64}")
 _HARMLESS = {"memory_folder", "request"}
+COMPUTING = ("engine", "kernels")
+"""Folders below the tests whose tests are computations but for those that are seen to be more."""
+_NOT_ALONE = re.compile(
+    r"^\s*(?:import|from) (?:asyncio|multiprocessing|signal|socket|subprocess|threading|time)\b", re.MULTILINE
+)
+_STARTS = {"subprocess.Popen", "os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.system", "socket.__new__"}
+"""Audit events of tests whose result depends on other processes."""
 
 
 @dataclass(frozen=True)
@@ -75,26 +83,36 @@ _LISTENING: set[Reads] = set()
 
 @cache
 def _listen() -> None:
-    """Report every file that this process opens from now on; this cannot be undone."""
+    """Report what this process opens and starts from now on; this cannot be undone."""
 
     def hear(event: str, arguments: tuple[Any, ...]) -> None:
-        if _LISTENING and event == "open" and isinstance(arguments[0], str | bytes):
+        if not _LISTENING:
+            return
+        if event == "open" and isinstance(arguments[0], str | bytes):
             for one in _LISTENING:
                 one.add(os.path.abspath(os.fsdecode(arguments[0])))
+        elif event in _STARTS:
+            for one in _LISTENING:
+                one.is_alone = False
 
     sys.addaudithook(hear)
 
 
 class Reads:
-    """Records the files below a root that are opened while a comparison runs; a compiled file counts as its source."""
+    """Records the files below a root that are opened while a comparison runs; a compiled file counts as its source.
+
+    Also notes whether a test started no process and opened no socket.
+    """
 
     def __init__(self, root: Path) -> None:
         self._root = f"{root}/"
         self.paths: set[Path] = set()
+        self.is_alone = True
         _listen()
 
     def start(self) -> None:
         self.paths.clear()
+        self.is_alone = True
         _LISTENING.add(self)
 
     def stop(self) -> bool:
@@ -134,8 +152,9 @@ class KeptResults:
     store: Store = field(default_factory=lambda: Store(store_folder()))
     num_kept: int = 0
     _modules: dict[Path, Module] = field(default_factory=dict)
+    _computing: dict[Path, bool] = field(default_factory=dict)
     _hang_on_more: set[Path] = field(default_factory=set)
-    """Modules with a test that read a file outside the digest: a later one may use what it read, such as a fixture."""
+    """Modules with a test that used more than its digest: a later one may use what it read or started by a fixture."""
     _outcomes: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     _reads: Reads | None = None
 
@@ -181,7 +200,8 @@ class KeptResults:
         module = self._module_of(item)
         if module is None or self._reads is None or not self._reads.stop():
             return
-        if not {self.root / path for path in self._reads.sources()} <= module.files:
+        does_more = not self._reads.is_alone and not _is_marked(item)
+        if does_more or not {self.root / path for path in self._reads.sources()} <= module.files:
             self._hang_on_more.add(item.path)
         if item.path not in self._hang_on_more and stamp_of(module.files) == module.stamp:
             item.user_properties.append((_DIGEST, [module.digest, name_of(item)]))
@@ -190,8 +210,15 @@ class KeptResults:
         return self._modules.get(item.path) if self._is_comparison(item) else None
 
     def _is_comparison(self, item: pytest.Item) -> bool:
-        """Return whether a test's result may be kept: it is marked, and uses no server of the whole suite."""
-        return item.get_closest_marker("comparison") is not None and fixtures_of(item, self.tests) <= _HARMLESS
+        """Return whether a test's result may be kept: it is a computation, and uses no server of the whole suite."""
+        is_computation = _is_marked(item) or self._computes(item.path)
+        return is_computation and fixtures_of(item, self.tests) <= _HARMLESS
+
+    def _computes(self, path: Path) -> bool:
+        if path not in self._computing:
+            is_below = any(path.is_relative_to(self.root / self.tests / folder) for folder in COMPUTING)
+            self._computing[path] = is_below and _NOT_ALONE.search(path.read_text(encoding="utf-8")) is None
+        return self._computing[path]
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if self.is_worker:
@@ -214,6 +241,10 @@ class KeptResults:
     def pytest_sessionfinish(self) -> None:
         if not self.is_worker:
             self.store.drop_old()
+
+
+def _is_marked(item: pytest.Item) -> bool:
+    return item.get_closest_marker("comparison") is not None
 
 
 def name_of(item: pytest.Item) -> str:

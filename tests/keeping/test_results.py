@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.keeping.results import Store
+from tests.keeping.results import COMPUTING, Store
 
 pytest_plugins = ["pytester"]
 
@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FILES = {
     "pyproject.toml": """
 [tool.pytest.ini_options]
-addopts = "--import-mode=importlib --strict-markers -p no:cacheprovider"
+addopts = "--import-mode=importlib --strict-markers -p no:cacheprovider -p no:schemathesis -p no:hypothesispytest"
 pythonpath = ["."]
 markers = ["comparison: kept"]
 """,
@@ -186,6 +186,42 @@ def test_what_a_fixture_of_a_module_read_is_heard_for_all_that_use_it(project: P
     assert project.run() == {"passed": 3}
     project.write("unnamed/read.txt", "changed")
     assert project.run()["failed"] == 2
+
+
+UNMARKED = """
+import os
+import pytest
+import ours.code
+@pytest.fixture(scope="module")
+def child():
+    os.system("true")
+def test_first():
+    assert ours.code.value()
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "num_kept"),
+    [
+        ("def test_more(): pass", 2),
+        ("def test_more(child): pass\ndef test_last(child): pass", 1),
+        ("from urllib.request import socket\ndef test_more(): socket.socket().close()", 1),
+        ("def test_more(server): pass", 1),
+        ("def test_more():\n    import threading", 0),
+        ("from time import sleep\ndef test_more(): pass", 0),
+    ],
+)
+@pytest.mark.parametrize("folder", COMPUTING)
+def test_what_only_computes_is_kept_without_a_mark_in_folders_of_computations(
+    folder: str, body: str, num_kept: int, project: Project
+) -> None:
+    project.write("checks/test_it.py", "")
+    project.write(f"checks/{folder}/test_unmarked.py", UNMARKED + body)
+    num_tests = project.run()["passed"]
+    again = project.run()
+    assert (again.get("kept", 0), again.get("passed", 0)) == (num_kept, num_tests - num_kept)
+    project.write("ours/code.py", "def value(): return 0\n")
+    assert project.run()["failed"] == 1
 
 
 def test_a_test_that_is_not_marked_is_never_kept(project: Project) -> None:

@@ -17,6 +17,8 @@ from lab.simulation.sequences import SimulatedRequest
 from lab.simulation.simulator import SimulationResult, Simulator
 from tests.engine.simulated_engine import SimulatedEngine, expected_output
 
+pytestmark = pytest.mark.comparison
+
 SECOND_A_STEP = LinearCost(
     per_step=1.0,
     per_token=0.0,

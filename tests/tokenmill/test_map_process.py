@@ -95,6 +95,7 @@ def test_an_argument_that_cannot_be_handed_on_is_named(name: str, arguments: dic
     assert caught.value.param == name
 
 
+@pytest.mark.usefixtures("quick_processes")
 def test_answers_are_kept_until_the_caller_has_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def call() -> Any:
         model = str(ROOT / "examples" / "demo_model")

@@ -20,7 +20,7 @@ from jobs.chunks import fleet
 from jobs.storage import Storage
 from tests.workers.role_processes import ROOT, RoleProcess, Watch, ended, hasty_settings, stored_in
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("quick_processes")]
 
 DEMO_MODEL = ROOT / "examples" / "demo_model"
 NO_BROKER = "redis://127.0.0.1:1/0"

@@ -99,11 +99,10 @@ def test_the_database_is_waited_for_first_where_it_says_what_to_load(monkeypatch
 @pytest.mark.parametrize(
     ("options", "chat_template", "message"),
     [
-        ({"max_num_seqs": 4}, None, "embeds, in float32 on the CPU without an engine"),
-        ({"device": "cuda"}, None, "embeds, in float32 on the CPU without an engine"),
-        ({"dtype": "bfloat16"}, None, "embeds, in float32 on the CPU without an engine"),
+        ({"max_num_seqs": 4}, None, "embeds, on the CPU without an engine"),
+        ({"device": "cuda"}, None, "embeds, on the CPU without an engine"),
         ({}, Path("chat.jinja"), "embeds and has no chats. Leave --chat-template out"),
-        ({"device": "cpu", "dtype": "float32"}, None, "has no modules.json, which defines how its encoder"),
+        ({"device": "cpu"}, None, "has no modules.json, which defines how its encoder"),
     ],
 )
 def test_what_an_encoder_has_no_use_for_is_refused_before_anything_is_known(
@@ -118,6 +117,12 @@ def test_what_an_encoder_has_no_use_for_is_refused_before_anything_is_known(
             engine=lambda path: EngineConfig(model=path, **options),
             chat_template=chat_template,
         )
+    assert calls == []
+
+
+def test_a_dtype_of_encoders_is_refused_for_a_model_that_generates(folder: Path) -> None:
+    with pytest.raises(InputError, match="'int8'"):
+        gpu_main.main(SETTINGS, model="m", path=str(folder), engine=lambda path: EngineConfig(model=path), dtype="int8")
     assert calls == []
 
 

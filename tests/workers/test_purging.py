@@ -10,6 +10,7 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs.accounts import browser_sessions
+from jobs.accounts.spill_days import TODAY
 from jobs.settings import Settings
 from jobs.storage import Storage, StoredObject
 from workers.purging import Purging
@@ -47,6 +48,26 @@ def test_purging_forgets_sessions_that_are_over(purge: Purging, maker: sessionma
     purge.run()
     with maker() as session:
         assert session.scalar(text("SELECT count(*) FROM browser_session")) == 1
+
+
+def test_purging_forgets_days_of_spending_and_what_their_chunks_lacked(
+    purge: Purging, maker: sessionmaker[Session]
+) -> None:
+    """The sum of a day is kept as long as a line of it may still end."""
+    today = f"SELECT age, {TODAY} - age AS day FROM unnest(ARRAY[0, 1, 29, 31]) AS age"
+    with maker.begin() as session:
+        session.execute(text(f"INSERT INTO spill_day (model, day) SELECT 'm', day FROM ({today}) AS days"))
+        session.execute(
+            text(f"""
+                INSERT INTO spill_lack (chunk_id, batch_id, day, fence, picos)
+                SELECT age, 'b', day, 1, 5 FROM ({today}) AS days
+            """)
+        )
+    purge.run()
+    with maker() as session:
+        ages = session.scalars(text(f"SELECT {TODAY} - day FROM spill_day ORDER BY day DESC")).all()
+        assert ages == [0, 1, 29]
+        assert session.scalars(text("SELECT chunk_id FROM spill_lack")).all() == [0]
 
 
 class ListedStorage(Storage):

@@ -15,6 +15,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from sqlalchemy.orm import Session
 
+from jobs.accounts.spill_days import NOTHING_SPENT, Spent
 from jobs.chunks import leasing
 from jobs.chunks.fleet import RunningLines
 from jobs.chunks.leasing import ClaimedChunk
@@ -189,9 +190,13 @@ class ChunkLines(ABC, Generic[L]):
         """Return what was thrown away of a server's answers since the last call, for the operator to read."""
         return NOTHING_WASTED
 
+    def pop_spent(self) -> Spent:
+        """Return what a server outside the house was paid since the last call."""
+        return NOTHING_SPENT
+
     @property
-    def has_wasted(self) -> bool:
-        """Tell whether anything was thrown away since then."""
+    def has_paid(self) -> bool:
+        """Tell whether `pop_wasted` or `pop_spent` would return anything."""
         return False
 
     def pop_decisions(self, *, is_last: bool) -> Mapping[Kind, int]:

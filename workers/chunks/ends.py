@@ -109,6 +109,17 @@ class ChunkEnds:
         if self._results.away is not None:
             self._give_back(str(self._results.away), pause_seconds=RETRY_SECONDS)
 
+    def leave_to_other_engine(self, reason: str) -> None:
+        """Release the chunk without results, as its batch has answers of another engine; what they cost is written."""
+        self._submitted.drop_all()
+        for ended in self._submitted.ended():
+            self._results.finish(ended)
+            self._results.throw_away()
+        self._results.throw_away()
+        self._results.write_all()
+        self._lease.run(leasing.release)
+        raise Abandoned(reason)
+
     def _give_back(self, reason: str, *, pause_seconds: float = 0.0) -> None:
         """Return the rest of the chunk to the queue, with its output so far; this does not count as a loss."""
         outputs = self._submitted.drop_all()
@@ -125,10 +136,12 @@ class ChunkEnds:
         raise Abandoned(reason)
 
     def _write_finished(self) -> None:
-        """Write the held results and those of ended lines: they were computed, and are billed. Also what was wasted."""
+        """Write the held results and those of ended lines: they were computed, and are billed.
+
+        Also what was paid without a result.
+        """
         for ended in self._submitted.ended():
             self._results.finish(ended)
             if self._results.are_large:
                 self._results.write()
-        if self._results or self._lines.has_wasted:
-            self._results.write()
+        self._results.write_all()

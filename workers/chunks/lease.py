@@ -12,9 +12,9 @@ from typing import TypeVar
 
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import decisions
 from jobs.accounts.covers import Covered
 from jobs.accounts.money import PICOS_A_UNIT
+from jobs.accounts.spill_days import NOTHING_SPENT, Spent
 from jobs.chunks import covering, leasing
 from jobs.chunks.leasing import ClaimedChunk, FlushOutcome, OtherEngineError
 from jobs.chunks.recording import NOTHING_WASTED, LineResult, Wasted
@@ -41,6 +41,10 @@ T = TypeVar("T")
 
 class Abandoned(Exception):
     """This worker no longer runs the chunk; what still runs of it is aborted."""
+
+
+class Outdone(Abandoned):
+    """Another kind of engine gave the batch's first answer meanwhile: the lease still holds, for what is to be paid."""
 
 
 class ChunkLease:
@@ -95,19 +99,21 @@ class ChunkLease:
         is_last: bool,
         worker_microseconds: int = 0,
         wasted: Wasted = NOTHING_WASTED,
+        spent: Spent = NOTHING_SPENT,
         decided: Mapping[Kind, int] | None = None,
     ) -> None:
         """Store results, their worker time and the decisions about them; this also extends the lease.
 
         The lines that still run may use at most `most_running` tokens and cost `most_picos`. With `is_last` every line
-        has its result now, and the chunk ends if its batch is still wanted.
+        has its result now, and the chunk ends if its batch is still wanted. Raises Outdone where another kind of
+        engine has answered its batch; nothing is stored then.
         """
         covered = min(most_running, self._covered)  # 0 if the tenant has no limit
         covered_picos = min(most_picos, self._covered_picos)
 
         def store(session: Session, claim: ClaimedChunk) -> FlushOutcome:
             # The same number until one attempt is known to have committed, so that a repeated flush is billed once.
-            outcome = leasing.flush(
+            return leasing.flush(
                 session,
                 claim,
                 results,
@@ -117,11 +123,10 @@ class ChunkLease:
                 covered_picos=covered_picos,
                 worker_microseconds=worker_microseconds,
                 wasted=wasted,
+                spent=spent,
+                decided=decided,
                 is_last=is_last,
             )
-            for kind, num in sorted((decided or {}).items()):  # in a fixed order, as each locks a row
-                decisions.note(session, claim.batch_id, kind, subject=claim.worker_id, num=num)
-            return outcome
 
         with (
             self._meters.timed(FLUSH_SECONDS, monotonic=self._monotonic),
@@ -130,8 +135,7 @@ class ChunkLease:
             try:
                 outcome = self.run(store)
             except OtherEngineError as reason:
-                self.run(leasing.release)
-                raise Abandoned(str(reason)) from None
+                raise Outdone(str(reason)) from None
         self._count(outcome)
         self._num_flushes += 1
         self._covered, self._covered_picos = covered, covered_picos

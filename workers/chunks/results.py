@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from typing import Generic
 
 from jobs.accounts.covers import Covered
-from jobs.chunks.recording import LineResult
+from jobs.accounts.spill_days import NOTHING_SPENT
+from jobs.chunks.recording import NOTHING_WASTED, LineResult, Wasted
+from jobs.decisions import Kind
 from jobs.errors import ServiceError
 from jobs.lines.body_checks import BodyError
 from jobs.lines.reading import RawLine, custom_id_of
@@ -32,6 +35,9 @@ class ChunkResults(Generic[L]):
         self._unwritten: list[LineResult] = []
         self._num_bytes = 0  # of the unwritten lines
         self._first_at = 0.0  # when the first unwritten result came
+        self._wasted, self._spent = NOTHING_WASTED, NOTHING_SPENT  # not written either, as the next two
+        self._microseconds = 0
+        self._decided: Counter[Kind] = Counter()
         self.num_left = 0
         """Number of lines left for another turn of the chunk."""
         self.away: ServiceError | None = None
@@ -122,17 +128,38 @@ class ChunkResults(Generic[L]):
         return is_old or self.are_many or not self._chunk.submitted
 
     def write(self, *, is_last: bool = False) -> None:
-        """Write the results, which also extends the lease or, with `is_last`, ends it. Raise Abandoned."""
+        """Write the results, which also extends the lease or, with `is_last`, ends it.
+
+        Raise Abandoned; after Outdone they are still unwritten.
+        """
+        lines = self._chunk.lines
+        self._wasted, self._spent = self._wasted + lines.pop_wasted(), self._spent + lines.pop_spent()
+        self._microseconds += lines.pop_microseconds()
+        self._decided.update(lines.pop_decisions(is_last=is_last))
         self._chunk.lease.flush(
             self._unwritten,
             most_running=self._chunk.submitted.most_tokens,
             most_picos=self._chunk.submitted.most_picos,
             is_last=is_last,
-            worker_microseconds=self._chunk.lines.pop_microseconds(),
-            wasted=self._chunk.lines.pop_wasted(),
-            decided=self._chunk.lines.pop_decisions(is_last=is_last),
+            worker_microseconds=self._microseconds,
+            wasted=self._wasted,
+            spent=self._spent,
+            decided=self._decided,
         )
-        self._chunk.lines.leave([result.line_no for result in self._unwritten])
+        self._wasted, self._spent = NOTHING_WASTED, NOTHING_SPENT
+        self._microseconds, self._decided = 0, Counter()
+        lines.leave([result.line_no for result in self._unwritten])
+        self._unwritten, self._num_bytes = [], 0
+
+    def write_all(self) -> None:
+        """Write the results, if there are any, and what was paid without one. Raise as `write`."""
+        if self._unwritten or self._wasted or self._spent or self._chunk.lines.has_paid:
+            self.write()
+
+    def throw_away(self) -> None:
+        """Drop the unwritten results; what a server computed for them was paid in vain."""
+        if not self._chunk.lines.engine.is_own:
+            self._wasted = sum(map(_waste_of, self._unwritten), start=self._wasted)
         self._unwritten, self._num_bytes = [], 0
 
     def _hold(self, result: LineResult) -> None:
@@ -140,3 +167,7 @@ class ChunkResults(Generic[L]):
             self._first_at = self._monotonic()
         self._unwritten.append(result)
         self._num_bytes += len(result.line)
+
+
+def _waste_of(result: LineResult) -> Wasted:
+    return Wasted(input_tokens=result.input_tokens, output_tokens=result.output_tokens)

@@ -13,7 +13,7 @@ from workers.chunks.answerer import ChunkLines
 from workers.chunks.copies import ChunkCopies
 from workers.chunks.ends import ChunkEnds
 from workers.chunks.feeder import ChunkFeeder
-from workers.chunks.lease import Abandoned
+from workers.chunks.lease import Abandoned, Outdone
 from workers.chunks.open_chunk import OpenChunk
 from workers.chunks.results import ChunkResults
 from workers.chunks.services import Services
@@ -80,6 +80,8 @@ class ChunkRun:
                 while self._copies:
                     self._feeder.feed_copies()
                     self._finish_submitted()
+            except Outdone as reason:
+                self._ends.leave_to_other_engine(str(reason))
             finally:
                 self._submitted.drop_all()
 
@@ -121,6 +123,7 @@ class ChunkRun:
         """End the chunk, unless its last flush has, or end its turn."""
         num_left = self._results.num_left
         if num_left:
+            self._results.write_all()
             estimate = self._lines.estimate_left(num_left)
             self._lease.run(lambda session, claim: leasing.end_turn(session, claim, estimated_tokens=estimate))
         elif not self._lease.is_complete:

@@ -75,6 +75,7 @@ class LineStarter(Generic[L]):
 
     def start_or_give_up(self) -> None:
         """Submit lines when no other line of the chunk runs; if none can be, wait or fail them. Raise Abandoned."""
+        self._results.write_all()  # what was paid without a result; its lines need no cover any more
         covered = self.start()
         if covered is None and self._held and not self._submitted:  # other chunks have the room
             self._lines.wait_for_room(self._settings.flush_seconds)

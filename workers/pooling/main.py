@@ -17,7 +17,6 @@ from engine.pooling.reranker import Reranker
 from jobs import served_models
 from jobs.database import transaction
 from jobs.errors import InputError
-from jobs.ids import new_id
 from jobs.settings import Settings
 from jobs.storage import Storage, store_marker, tokenizers
 from jobs.telemetry import serving
@@ -43,6 +42,8 @@ def main(
     path: str | None,
     folder: Path,
     purpose: Purpose,
+    dtype: str,
+    worker_id: str,
     sessions: sessionmaker[Session],
     hold_sessions: sessionmaker[Session],
     before_database: Callable[[], None],
@@ -51,7 +52,7 @@ def main(
 
     Raise InputError if the folder cannot be served, ConflictError if the name has answered another kind of lines.
     """
-    loaded = _load(folder, purpose)
+    loaded = _load(folder, purpose, dtype)
     storage = Storage.of(settings)
     made = loaded.made_by(folder) if isinstance(loaded, VectorModel) else None
     meters = Meters(WORKER)
@@ -75,16 +76,18 @@ def main(
     answers = PoolAnswers(loaded, name=model)
     answerer = PoolAnswerer(PoolParts(services=services, model=loaded, answers=answers))
     log.info("model ready purpose=%s max_tokens=%d", purpose, loaded.max_tokens)
-    sys.exit(serve_chunks(answerer, services, model=model, worker_id=new_id("worker")))
+    sys.exit(serve_chunks(answerer, services, model=model, worker_id=worker_id))
 
 
-def _load(folder: Path, purpose: Purpose) -> PoolModel[Any]:
+def _load(folder: Path, purpose: Purpose, dtype: str) -> PoolModel[Any]:
     if purpose is Purpose.EMBED and not (folder / "modules.json").is_file():
         raise InputError(
             f"{folder} has no modules.json, which defines how its encoder turns a text into a vector. Save the model "
             "with sentence-transformers, which writes it."
         )
     try:
-        return VectorModel(Embedder(folder)) if purpose is Purpose.EMBED else ScoreModel(Reranker(folder))
+        if purpose is Purpose.EMBED:
+            return VectorModel(Embedder(folder, dtype=dtype))
+        return ScoreModel(Reranker(folder, dtype=dtype))
     except EngineError as error:
         raise InputError(str(error)) from None

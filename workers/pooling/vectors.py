@@ -39,6 +39,7 @@ class VectorModel:
             pooling=self._embedder.pooling,
             dimensions=self._embedder.dimensions,
             max_tokens=self.max_tokens,
+            dtype=self._embedder.dtype,
         )
 
     @property

@@ -13,7 +13,7 @@ from jobs.chunks.fleet import RunningLines
 from jobs.chunks.leasing import ClaimedChunk
 from workers.chunks.answerer import Stats
 from workers.remote.lines import RemoteLines, RemoteParts
-from workers.remote.prober import Prober
+from workers.remote.probing.prober import Prober
 
 log = logging.getLogger(__name__)
 

@@ -6,23 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from jobs.engines.engine import ServingEngine
 from jobs.lines.responses import Usage
 from workers.remote.reading import THOUGHTS
 from workers.remote.sizes import Size, Sizes
 from workers.remote.verdicts import Answered, Counts
 
 _OURS = frozenset({"id", "object", "created", "model", "usage", "choices"})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Engine:
-    """What answered, as results and the fleet name it."""
-
-    kind: str
-    version: str | None
-
-    def wire(self) -> dict[str, Any]:
-        return {"name": self.kind, "version": self.version}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,10 +27,10 @@ class Billed:
 def billed(answer: Answered, size: Size, sizes: Sizes) -> Billed | None:
     """Return the tokens to bill: the server's, or our own count. None where nobody has counted.
 
-    Never more than the line's bounds: what is above them is not a possible count.
+    Never more than the line's bounds, which its tenant's budget covers.
     """
     if answer.counts is not None:
-        counts = answer.counts
+        counts = _within(answer.counts, size)
         if counts.reasoning_tokens is None:
             counted = [sizes.count(text) for choice in answer.body.get("choices", ()) for text in _thoughts(choice)]
             thoughts = min(sum(one for one in counted if one is not None), counts.completion_tokens)
@@ -52,6 +42,12 @@ def billed(answer: Answered, size: Size, sizes: Sizes) -> Billed | None:
     tokens = sum(one for one in counted if one is not None)
     own = Counts(prompt_tokens=size.num_prompt_tokens, completion_tokens=min(tokens, size.most_output_tokens))
     return Billed(usage=_usage(own), is_ours=True)
+
+
+def _within(counts: Counts, size: Size) -> Counts:
+    """Return counts without the part of a prompt that a server outside the house read beyond the context."""
+    prompt = min(counts.prompt_tokens, size.num_prompt_tokens)
+    return replace(counts, prompt_tokens=prompt, cached_tokens=min(counts.cached_tokens, prompt))
 
 
 def _usage(counts: Counts) -> Usage:
@@ -87,7 +83,7 @@ def body_of(
     is_chat: bool,
     created: int,
     model: str,
-    engine: Engine,
+    engine: ServingEngine,
     context: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
     """Return the body of a result. What else the server gives is passed on: thoughts, fingerprints, its own fields.

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 
 from jobs.errors import InputError, ServiceError
 from jobs.lines.endpoints import LineKind
-from workers.remote.caller import Call
+from workers.remote.calls.call import Call
 from workers.remote.exchange import Address, Patience, exchange, open_client
-from workers.remote.identity import Identity
+from workers.remote.identity import AwayError, Identity
 from workers.remote.pooled import EMBEDDINGS, RERANK, PoolExpected
 from workers.remote.reading import Expected
-from workers.remote.verdicts import Answered, Busy, Denied, Refused, Spoilt, Verdict
+from workers.remote.verdicts import Answered, Away, Busy, Denied, Refused, Spoilt, Verdict
 
 _PROMPT = "Say ok."
 _MOST_PROMPT_TOKENS = 4096
@@ -63,19 +64,32 @@ def _check(path: str, body: dict[str, object], *, is_chat: bool) -> Call:
 def first_check(address: Address, identity: Identity, *, has_tokenizer: bool) -> tuple[Call, str]:
     """Ask a server once; return the check that it answers, and the model's name in its answers.
 
-    Raise ServiceError if it gives no answer, InputError if it refuses even this, or if nobody can count its tokens.
+    Raise AwayError if it gives no answer now, ServiceError if it denies one, InputError if it refuses even this, or if
+    nobody can count its tokens.
     """
-    verdict: Verdict | None = None
+    verdicts: list[Verdict] = []
     for make_check in (chat_check, completion_check, embedding_check, rerank_check):
         check = make_check(identity)
         verdict = ask(address, check)
         if isinstance(verdict, Answered):
             return _confirmed(check, verdict, has_tokenizer=has_tokenizer)
+        verdicts.append(verdict)
         if not isinstance(verdict, Refused | Denied | Spoilt):  # 404, or 500: it may answer something else
             break
-    if isinstance(verdict, Refused):
-        raise InputError(f"the server at {address.url} refuses even a plain request: {verdict.message}")
-    raise ServiceError(f"the server at {address.url} does not answer a plain request: {getattr(verdict, 'reason', '')}")
+    raise _why_none(address, verdicts)
+
+
+def _why_none(address: Address, verdicts: Sequence[Verdict]) -> InputError | ServiceError:
+    """Return the error of a server that answers no check: it is away if it may answer one of them later."""
+    last = next((one for one in verdicts if _is_passing(one)), verdicts[-1])
+    if isinstance(last, Refused):
+        return InputError(f"the server at {address.url} refuses even a plain request: {last.message}")
+    reason = f"the server at {address.url} does not answer a plain request: {getattr(last, 'reason', '')}"
+    return AwayError(reason) if _is_passing(last) else ServiceError(f"{reason}. Check --url and --server-model.")
+
+
+def _is_passing(verdict: Verdict) -> bool:
+    return isinstance(verdict, Away | Busy) or (isinstance(verdict, Spoilt) and not verdict.is_lasting)
 
 
 def _confirmed(check: Call, answer: Answered, *, has_tokenizer: bool) -> tuple[Call, str]:

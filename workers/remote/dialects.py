@@ -37,6 +37,10 @@ class Dialect:
     """Whether a schema goes into `{"type": "json_object", "schema": …}` instead of `json_schema`."""
     asks_for_strict_tools: bool = False
     """Whether arguments of a call that must be made follow their schema only where the tool is `strict`."""
+    takes_tool_by_name: bool = True
+    """Whether `tool_choice` may name a tool. Else that tool alone is offered and a call is required."""
+    least_logprobs: int = 0
+    """Alternatives of a token that must be asked for to get its log-probability."""
     template: frozenset[str] = frozenset({EFFORT})
     """What it takes for the chat template and the thoughts of a conversation."""
     token_limit: str = "max_tokens"
@@ -88,6 +92,8 @@ LLAMA_SERVER = Dialect(
     names={"top_k": "top_k", "min_p": "min_p", "repetition_penalty": "repeat_penalty", "ignore_eos": "ignore_eos"},
     neutral={"top_k": 0, "min_p": 0.0, "repeat_penalty": 1.0},
     template=frozenset({VARIABLES}),
+    takes_tool_by_name=False,  # it reads an object as "auto" (b11549, seen 2026-11-28)
+    least_logprobs=1,
     most_seed=2**32 - 2,  # 2^32 − 1 asks for a random one
     num_seats=4,
 )

@@ -84,7 +84,7 @@ async def exchange(
     except TimeoutError:
         return Spoilt(reason=f"the server gave no whole answer within {patience.answer_seconds:g} s")
     except TooLargeError:
-        return Spoilt(reason=f"the server's answer has more than {MAX_ANSWER_BYTES:,} bytes")
+        return Spoilt(reason=f"the server's answer has more than {MAX_ANSWER_BYTES:,} bytes", is_lasting=True)
     except (httpx.ConnectError, httpx.ConnectTimeout) as error:
         return Away(reason=_why_unreachable(error))
     except httpx.TransportError as error:
@@ -117,9 +117,18 @@ async def _read(response: httpx.Response, patience: Patience) -> bytes:
 
 
 def _why_unreachable(error: httpx.TransportError) -> str:
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, ssl.SSLCertVerificationError):
-            return f"the server's certificate is not valid: {cause.verify_message}"
-        cause = cause.__cause__ or cause.__context__
+    refused = _refused_certificate(error)
+    if refused is not None:
+        return f"the server's certificate is not valid: {refused.verify_message}"
     return f"the server cannot be reached: {error or type(error).__name__}"
+
+
+def is_refused_certificate(error: Exception) -> bool:
+    """Return whether a connection failed as the server's certificate is not valid."""
+    return _refused_certificate(error) is not None
+
+
+def _refused_certificate(error: BaseException | None) -> ssl.SSLCertVerificationError | None:
+    while error is not None and not isinstance(error, ssl.SSLCertVerificationError):
+        error = error.__cause__ or error.__context__
+    return error

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import httpx
@@ -25,14 +25,20 @@ from workers.remote.dialects import (
     VLLM,
     Dialect,
 )
-from workers.remote.exchange import Address
-from workers.remote.statuses import error_message
+from workers.remote.exchange import Address, is_refused_certificate
+from workers.remote.statuses import error_message, is_passing
 
 _SECONDS = 10.0
 _MOST_BYTES = 4 * 2**20
 _FEW = 5
+_MOST_LISTED = 1000
+"""Names of a server that are read: a vendor may list any number."""
 
 log = logging.getLogger(__name__)
+
+
+class AwayError(ServiceError):
+    """The server gives no answer now, and may later: it is not there, loads its model, is busy or late."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +53,8 @@ class Identity:
     """Tokens of prompt and answer; None where the server does not tell."""
     num_slots: int | None = None
     """Requests that it computes at once; None where it does not tell."""
+    others: frozenset[str] = frozenset()
+    """The other names that the server lists: adapters, as vLLM serves them."""
 
 
 def api_url(url: str) -> str:
@@ -66,14 +74,15 @@ def api_url(url: str) -> str:
 def identify(address: Address, *, named: str | None, served: str | None) -> Identity:
     """Return what a server is; `named` is the model's name there, `served` the one that tenants use.
 
-    Without a name it is the model that is served under the same name, or the only one. Raise ServiceError if the server
-    does not answer, InputError if it lacks the model.
+    Without a name it is the model that is served under the same name, or the only one. Raise AwayError if the server
+    does not answer now, ServiceError if it denies an answer, InputError if it lacks the model.
     """
     headers = {} if address.key is None else {"Authorization": f"Bearer {address.key}"}
     with httpx.Client(headers=headers, timeout=_SECONDS, trust_env=False, follow_redirects=False) as client:
         offered = _models(client, address)
         own = _with_base(_chosen(offered, named, served), offered)
-        return _identity(_Reader(client, address), own)
+        others = frozenset(str(one["id"]) for one in offered[:_MOST_LISTED]) - {str(own["id"])}
+        return replace(_identity(_Reader(client, address), own), others=others)
 
 
 class _Reader:
@@ -98,10 +107,13 @@ def _models(client: httpx.Client, address: Address) -> Sequence[Mapping[str, Any
     try:
         response = client.get(f"{address.url}/models")
     except httpx.HTTPError as error:
-        raise ServiceError(f"the server at {address.url} cannot be reached: {error or type(error).__name__}") from None
+        reason = f"the server at {address.url} cannot be reached: {error or type(error).__name__}"
+        raise (ServiceError(reason) if is_refused_certificate(error) else AwayError(reason)) from None
     if response.status_code != 200:
-        said = error_message(response.content)
-        raise ServiceError(f"{address.url}/models answers {response.status_code}: {said}. Check --url and --key-file.")
+        reason = f"{address.url}/models answers {response.status_code}: {error_message(response.content)}"
+        if is_passing(response.status_code):
+            raise AwayError(reason)
+        raise ServiceError(f"{reason}. Check --url and --key-file.")
     try:
         value = orjson.loads(response.content)
     except orjson.JSONDecodeError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -9,17 +10,15 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from jobs.accounts.spill_days import Spent
 from jobs.chunks.leasing import ClaimedChunk
 from jobs.chunks.recording import NOTHING_WASTED, LineResult, Wasted
+from jobs.engines.engine import ServingEngine
 from jobs.errors import ServiceError
-from jobs.lines.bodies import CHAT_ENDPOINT, ChatRequest, CompletionRequest
+from jobs.lines.bodies import CHAT_ENDPOINT
 from jobs.lines.body_checks import BodyError
-from jobs.lines.embedding_bodies import EmbeddingRequest
-from jobs.lines.endpoints import parse_request
-from jobs.lines.needs import Need
 from jobs.lines.output_lines import output_line, response_id
-from jobs.lines.reading import InputLine, RawLine, parse_line
-from jobs.lines.rerank_bodies import RerankRequest
+from jobs.lines.reading import RawLine
 from jobs.states import Priority
 from workers.chunks.answerer import ChunkLines, Ended, Output, Room, Unanswered
 from workers.chunks.ends import STALL_SECONDS
@@ -27,20 +26,19 @@ from workers.chunks.engine_lines import ENGINE_PRIORITY
 from workers.chunks.line_results import FailureMaker
 from workers.chunks.services import Services
 from workers.chunks.worker_time import ChunkTime, WorkerTime
-from workers.prompts import derived_seed
 from workers.remote.abilities import Abilities
-from workers.remote.answers import Billed, Engine, billed, body_of
-from workers.remote.caller import Call, Caller, Outcome
+from workers.remote.answers import Billed, billed, body_of
+from workers.remote.calls.call import Call
+from workers.remote.calls.caller import Caller
+from workers.remote.calls.outcomes import Outcome
 from workers.remote.identity import Identity
-from workers.remote.pooled import EMBEDDINGS, RERANK, PoolExpected, PoolRequest, num_items, pool_answer, pool_body
-from workers.remote.reading import Awaited, Expected
-from workers.remote.requests import Request, require_honest, require_needs, tokens_of
-from workers.remote.requests import body_of as request_body
-from workers.remote.sizes import Size, Sizes
-from workers.remote.verdicts import Answered, Away, Counts, Refused, Spoilt
+from workers.remote.line_requests import LineRequests, RemoteLine
+from workers.remote.pooled import PoolRequest, pool_answer
+from workers.remote.sizes import Sizes
+from workers.remote.spending import Spending, SpillSpending
+from workers.remote.verdicts import Answered, Away, Counts, Refused, Spoilt, Unloaded, Unpaid
 
-PREFIX_CHARACTERS = 512
-"""Characters of a prompt by which lines are put next to each other."""
+log = logging.getLogger(__name__)
 
 NO_COUNT = (
     "the server's answer has no usable count of its tokens, and this worker has no tokenizer to count them; start it "
@@ -48,31 +46,6 @@ NO_COUNT = (
 )
 
 OnEnd = Callable[[Ended["RemoteLine"]], None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RemoteLine:
-    """A line that is ready to be asked."""
-
-    line_no: int
-    custom_id: str
-    body: dict[str, Any]
-    """As it is sent."""
-    size: Size
-    path: str
-    expected: Awaited
-    prefix: str
-    pooled: PoolRequest | None = None
-    """Its request, if vectors or scores are to be made of its answer."""
-    context: Mapping[str, Any] | None = None
-
-    @property
-    def num_prompt_tokens(self) -> int:
-        return self.size.num_prompt_tokens
-
-    @property
-    def most_tokens(self) -> int:
-        return self.size.num_prompt_tokens + self.size.most_output_tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,15 +58,18 @@ class RemoteParts:
     abilities: Abilities
     """What the server's engine is and does, as of now."""
     sizes: Sizes
-    model: str
-    """The name that tenants use."""
     answers_as: str
     """The name in the server's answers."""
     worker_time: WorkerTime = field(default_factory=WorkerTime)
 
     @property
-    def engine(self) -> Engine:
-        return Engine(kind=self.abilities.engine.kind, version=self.abilities.engine.version)
+    def engine(self) -> ServingEngine:
+        return self.abilities.engine
+
+    def spending_of(self, claim: ClaimedChunk) -> Spending:
+        """Return what a chunk's lines may cost."""
+        spill = self.engine.spill
+        return Spending() if spill is None else SpillSpending(claim, spill, self.services.sessions)
 
 
 class RemoteLines(ChunkLines[RemoteLine]):
@@ -105,10 +81,17 @@ class RemoteLines(ChunkLines[RemoteLine]):
         self._parts = parts
         self._number = number
         self.engine = parts.abilities.engine
-        self._meets = parts.abilities.meets  # as at the claim, which took only what they cover
+        self._requests = LineRequests(
+            claim=claim,
+            engine=self.engine,  # as at the claim, which took only lines that it can answer
+            identity=parts.identity,
+            sizes=parts.sizes,
+            answers_as=parts.answers_as,
+        )
         self._keys: dict[int, object] = {}  # calls of unfinished lines, by line_no
         self._time = ChunkTime()
         self._wasted = NOTHING_WASTED
+        self._spending = parts.spending_of(claim)
         self._created = int(time.time())
         self._is_chat = claim.endpoint == CHAT_ENDPOINT
 
@@ -118,90 +101,23 @@ class RemoteLines(ChunkLines[RemoteLine]):
             yield
 
     def prepare(self, raw: RawLine, *, is_wanted: Callable[[], bool], room: Room) -> RemoteLine:
-        claim, parts = self.claim, self._parts
-        assert raw.content is not None
-        line = parse_line(raw.content, line_no=raw.line_no, endpoint=claim.endpoint, is_filled=claim.is_filled)
-        request = parse_request(claim.endpoint, line.body)
-        if isinstance(request, EmbeddingRequest | RerankRequest):
-            return self._pooled(request, line, parts.sizes.of(request, is_wanted=is_wanted, room=room))
-        assert isinstance(request, ChatRequest | CompletionRequest), "served_models.note_kind keeps others away"
-        require_needs(request, self._meets, engine=parts.engine.kind)
-        return self._generated(request, line, parts.sizes.of(request, is_wanted=is_wanted, room=room))
-
-    def _generated(self, request: Request, line: InputLine, size: Size) -> RemoteLine:
-        parts = self._parts
-        tokens = tokens_of(request, size, self._meets)
-        if tokens is None:
-            require_honest(request, size)
-        body = request_body(
-            request,
-            parts.identity.dialect,
-            model=parts.identity.model,
-            seed=self._seed(request, line.line_no),
-            max_tokens=_token_limit(request, size),
-            tokens=tokens,
-        )
-        is_chat = "messages" in body  # which a conversation that is sent as tokens is not
-        expected = Expected(
-            is_chat=is_chat,
-            num_choices=request.sampling.n * _num_prompts(request),
-            has_logprobs=request.sampling.logprobs is not None,
-            answers_as=parts.answers_as,
-            most_prompt_tokens=size.num_prompt_tokens,
-            most_completion_tokens=size.most_output_tokens,
-        )
-        return RemoteLine(
-            line_no=line.line_no,
-            custom_id=line.custom_id,
-            body=body,
-            size=size,
-            path="chat/completions" if is_chat else "completions",
-            expected=expected,
-            prefix=_prefix(request),
-            context=line.context,
-        )
-
-    def _pooled(self, request: PoolRequest, line: InputLine, size: Size) -> RemoteLine:
-        parts = self._parts
-        tokens = size.prompts if Need.TOKEN_PROMPTS in self._meets else None
-        is_rerank = isinstance(request, RerankRequest)
-        expected = PoolExpected(
-            num_items=num_items(request),
-            is_rerank=is_rerank,
-            answers_as=parts.answers_as,
-            most_prompt_tokens=size.num_prompt_tokens,
-        )
-        return RemoteLine(
-            line_no=line.line_no,
-            custom_id=line.custom_id,
-            body=pool_body(request, parts.identity.dialect, model=parts.identity.model, tokens=tokens),
-            size=size,
-            path=RERANK if is_rerank else EMBEDDINGS,
-            expected=expected,
-            prefix="",
-            pooled=request,
-        )
-
-    def _seed(self, request: Request, line_no: int) -> int | None:
-        """Return the line's seed, or one derived for it, so that a line that is asked again gives the same tokens.
-
-        Equal prompts of one line would give equal answers by one seed, so that those have none.
-        """
-        dialect = self._parts.identity.dialect
-        given = request.sampling.seed
-        if given is not None and given > dialect.most_seed:
-            message = f"seed is {given}; the engine of this model ({dialect.kind}) takes 0 to {dialect.most_seed}"
-            raise BodyError("seed", message)
-        if given is not None or _num_prompts(request) > 1 or Need.SEED not in self._meets:
-            return given
-        return derived_seed(self.claim.batch_id, line_no, 0) % (dialect.most_seed + 1)
+        return self._requests.of(raw, is_wanted=is_wanted, room=room)
 
     # --- the server ---
 
     def submit(self, lines: Sequence[tuple[RemoteLine, Output | None]], on_end: OnEnd) -> Mapping[int, Exception]:
-        for line, _ in lines:
-            key = self._keys[line.line_no] = object()
-            self._parts.caller.submit(key, self._call(line), partial(self._end, line, on_end))
+        try:
+            fits = self._spending.reserve([line for line, _ in lines])
+        except ServiceError as error:
+            for line, _ in lines:
+                on_end(Ended.by(line, error))
+            return {}
+        for (line, _), has_room in zip(lines, fits, strict=True):
+            if has_room:
+                key = self._keys[line.line_no] = object()
+                self._parts.caller.submit(key, self._call(line), partial(self._end, line, on_end))
+            else:
+                on_end(Ended.by(line, Unanswered.LEFT))
         return {}
 
     def _call(self, line: RemoteLine) -> Call:
@@ -212,6 +128,9 @@ class RemoteLines(ChunkLines[RemoteLine]):
             expected=line.expected,
             order=(priority, self._number, line.prefix, line.line_no),
             seconds_left=max(0.0, self.claim.expires_at.timestamp() - time.time()),
+            adapter=self.claim.server_model,
+            permit=self._spending.permit(line),
+            own_limit=line.own_limit,
         )
 
     def _end(self, line: RemoteLine, on_end: OnEnd, outcome: Outcome) -> None:
@@ -227,7 +146,8 @@ class RemoteLines(ChunkLines[RemoteLine]):
 
     def drop_all(self) -> Mapping[int, Output]:
         keys, self._keys = self._keys, {}
-        self._parts.caller.cancel(keys.values())
+        if keys:
+            self._spending.drop(self._parts.caller, keys)
         return {}
 
     @property
@@ -244,6 +164,7 @@ class RemoteLines(ChunkLines[RemoteLine]):
     def _made(self, line: RemoteLine, outcome: Outcome) -> LineResult | Unanswered:
         verdict = outcome.verdict
         self._wasted = sum(map(_wasted, outcome.wasted), start=self._wasted)
+        self._spending.settle(line, outcome)
         match verdict:
             case Answered():
                 return self._answer(line, verdict)
@@ -255,6 +176,12 @@ class RemoteLines(ChunkLines[RemoteLine]):
                 return self.failures.failure(line.line_no, line.custom_id, message=message)
             case Away():
                 raise ServiceError(verdict.reason)
+            case Unloaded():
+                log.warning("the server has lost an adapter name=%s", verdict.adapter)
+                self._parts.abilities.lose_adapter(verdict.adapter)
+                return Unanswered.LEFT
+            case Unpaid():
+                return Unanswered.LEFT
 
     def _answer(self, line: RemoteLine, answer: Answered) -> LineResult:
         parts, batch_id = self._parts, self.claim.batch_id
@@ -272,7 +199,7 @@ class RemoteLines(ChunkLines[RemoteLine]):
             response_id=response_id("chatcmpl" if self._is_chat else "cmpl", batch_id, line.line_no),
             is_chat=self._is_chat,
             created=self._created,
-            model=parts.model,
+            model=self.claim.named_model,
             engine=parts.engine,
             context=line.context,
         )
@@ -284,7 +211,7 @@ class RemoteLines(ChunkLines[RemoteLine]):
             request,
             answer.body,
             response_id=response_id("rerank", self.claim.batch_id, line_no),
-            model=parts.model,
+            model=self.claim.named_model,
             num_tokens=count.usage.prompt_tokens,
         )
         return body | {"engine": parts.engine.wire()}
@@ -308,29 +235,13 @@ class RemoteLines(ChunkLines[RemoteLine]):
         wasted, self._wasted = self._wasted, NOTHING_WASTED
         return wasted
 
+    def pop_spent(self) -> Spent:
+        return self._spending.pop()
+
     @property
-    def has_wasted(self) -> bool:
-        return bool(self._wasted)
+    def has_paid(self) -> bool:
+        return bool(self._wasted) or self._spending.is_any
 
 
 def _wasted(counts: Counts) -> Wasted:
     return Wasted(input_tokens=counts.prompt_tokens, output_tokens=counts.completion_tokens)
-
-
-def _num_prompts(request: Request) -> int:
-    return 1 if isinstance(request, ChatRequest) else len(request.prompts)
-
-
-def _token_limit(request: Request, size: Size) -> int | None:
-    """Return the limit to send: the line's, or the rest of the context where that is known exactly."""
-    if request.sampling.max_tokens is not None:
-        return request.sampling.max_tokens
-    return size.most_output_tokens // request.sampling.n if size.is_exact else None
-
-
-def _prefix(request: Request) -> str:
-    """Return the beginning of a line's prompt, for neighbours that share it."""
-    if isinstance(request, ChatRequest):
-        return "\n".join(str(message["content"]) for message in request.messages)[:PREFIX_CHARACTERS]
-    first = request.prompts[0]
-    return first[:PREFIX_CHARACTERS] if isinstance(first, str) else str(first[:64])

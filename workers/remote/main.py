@@ -6,6 +6,7 @@ import logging
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from engine.models.paths import resolve_model_path
 from engine.tokenizer import load_tokenizer
 from jobs import served_models
 from jobs.database import BRIEF_SECONDS, connect, sessions, transaction
+from jobs.engines.engine import Spill
 from jobs.errors import InputError
 from jobs.ids import new_id
 from jobs.lines.endpoints import LineKind
@@ -29,16 +31,18 @@ from workers.chunks.services import Services
 from workers.kept_tokenizer import kept_tokenizer
 from workers.pool import serve_chunks
 from workers.remote.answerer import RemoteAnswerer
-from workers.remote.asking import Server
-from workers.remote.caller import Call, Caller
+from workers.remote.calls.call import Call
+from workers.remote.calls.caller import Caller
+from workers.remote.calls.pace import Pace
 from workers.remote.checks import first_check, kind_of
 from workers.remote.exchange import ANSWER_SECONDS, Address, Patience
-from workers.remote.identity import Identity, identify
+from workers.remote.identity import AwayError, Identity, identify
 from workers.remote.keys import address_of
 from workers.remote.lines import RemoteParts
-from workers.remote.pace import Pace
-from workers.remote.prober import Prober, Served, first_abilities
+from workers.remote.probing.asking import Server
+from workers.remote.probing.prober import Prober, Served, first_abilities
 from workers.remote.sizes import ByteSizes, Sizes, TokenSizes
+from workers.remote.waiting import WaitingWorker, wait_for
 from workers.text_encoder import TextEncoder
 
 log = logging.getLogger(__name__)
@@ -62,6 +66,18 @@ class RemoteOptions:
     max_seats: int | None = None
     """Most requests at once; None: by the kind of server."""
     answer_seconds: float = ANSWER_SECONDS
+    spill: Spill | None = None
+    """The terms for a server outside the house; None: it is of the house."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Found:
+    """A server that answers, and how it is asked."""
+
+    identity: Identity
+    max_model_len: int
+    check: Call
+    answers_as: str
 
 
 def main(
@@ -73,51 +89,90 @@ def main(
 ) -> None:
     """Serve a model of a server as `model`, by default under the server's own name, until SIGTERM.
 
-    Raise InputError or ServiceError if server, model or tokenizer cannot be used; nothing is registered then.
+    A server that does not answer yet is waited for, with metrics that show that the process is alive. Raise InputError
+    or ServiceError if server, model or tokenizer cannot be used; nothing is registered then.
     """
     address = address_of(options.url, options.key_file)
+    meters = Meters(WORKER)
+    serving.serve(meters.registry, host=settings.metrics_host, port=settings.metrics_port)
+    tokenizer = None if options.tokenizer is None else _tokenizer(options.tokenizer)
+    find = partial(_find, address, options, model=model, has_tokenizer=tokenizer is not None)
+    found = _found_or_away(find)
+    before_database()
+    worker_id, maker = new_id("worker"), sessions(connect(settings.database_url, idle_seconds=BRIEF_SECONDS))
+    if isinstance(found, AwayError):
+        waiting = WaitingWorker(
+            worker_id=worker_id,
+            model=model,
+            sessions=maker,
+            heartbeat_seconds=settings.heartbeat_seconds,
+            spill=options.spill,
+        )
+        with waiting.shown():
+            found = wait_for(find, found, show=waiting.show)
+    services = _services(settings, maker, meters)
+    store_marker.bind(maker, services.storage)
+    sys.exit(
+        _serve(services, address, found, options, tokenizer, model=model or found.identity.model, worker_id=worker_id)
+    )
+
+
+def _found_or_away(find: Callable[[], _Found]) -> _Found | AwayError:
+    try:
+        return find()
+    except AwayError as error:
+        return error
+
+
+def _find(address: Address, options: RemoteOptions, *, model: str | None, has_tokenizer: bool) -> _Found:
+    """Ask a server what it is. Raise AwayError if it does not answer now."""
     identity = identify(address, named=options.server_model, served=model)
     max_model_len = _context(identity, options)
-    tokenizer = None if options.tokenizer is None else _tokenizer(options.tokenizer)
-    check, answers_as = first_check(address, identity, has_tokenizer=tokenizer is not None)
-    before_database()
+    check, answers_as = first_check(address, identity, has_tokenizer=has_tokenizer)
+    return _Found(identity=identity, max_model_len=max_model_len, check=check, answers_as=answers_as)
 
-    served = model or identity.model
-    maker = sessions(connect(settings.database_url, idle_seconds=BRIEF_SECONDS))
-    services = _services(settings, maker)
-    store_marker.bind(maker, services.storage)
-    kind = kind_of(check)
-    _register(services, served, address.url, tokenizer, kind=kind)
-    worker_id, known = new_id("worker"), first_abilities(identity, kind)
+
+def _serve(
+    services: Services,
+    address: Address,
+    found: _Found,
+    options: RemoteOptions,
+    tokenizer: Any | None,
+    *,
+    model: str,
+    worker_id: str,
+) -> int:
+    """Register the model and answer its chunks until SIGTERM; return the exit code."""
+    identity, kind = found.identity, kind_of(found.check)
+    _register(services, model, address.url, tokenizer, kind=kind)
+    known = first_abilities(identity, kind, spill=options.spill)
     parts = RemoteParts(
         services=services,
-        caller=_caller(address, identity, check, options),
+        caller=_caller(address, identity, found.check, options),
         identity=identity,
         abilities=known,
-        sizes=_sizes(tokenizer, max_model_len),
-        model=served,
-        answers_as=answers_as,
+        sizes=_sizes(tokenizer, found.max_model_len, is_outside=options.spill is not None),
+        answers_as=found.answers_as,
     )
     own = Served(
-        model=served,
+        model=model,
         server=Server(
             address=address,
             dialect=identity.dialect,
             model=identity.model,
-            is_chat=check.path == "chat/completions",
+            is_chat=found.check.path == "chat/completions",
             kind=kind,
         ),
         owner=worker_id,
         identify=lambda: identify(address, named=identity.model, served=None),
     )
-    prober = Prober(own, known, maker, leave=services.drain.take_out)
-    answerer = RemoteAnswerer(parts, max_model_len=max_model_len, prober=prober)
-    sys.exit(serve_chunks(answerer, services, model=served, worker_id=worker_id))
+    prober = Prober(own, known, services.sessions, leave=services.drain.take_out)
+    answerer = RemoteAnswerer(parts, max_model_len=found.max_model_len, prober=prober)
+    is_hinted = options.spill is None  # a hint that it does not follow would be kept from workers of the house
+    return serve_chunks(answerer, services, model=model, worker_id=worker_id, is_hinted=is_hinted)
 
 
-def _services(settings: Settings, maker: sessionmaker[Session]) -> Services:
-    meters = Meters(WORKER)
-    serving.serve(meters.registry, host=settings.metrics_host, port=settings.metrics_port)
+def _services(settings: Settings, maker: sessionmaker[Session], meters: Meters) -> Services:
     hold = connect(settings.database_url, connections=_HOLD_CONNECTIONS, idle_seconds=BRIEF_SECONDS)
     return Services(
         sessions=maker,
@@ -147,10 +202,10 @@ def _caller(address: Address, identity: Identity, check: Call, options: RemoteOp
     return Caller(address, pace, check, patience=Patience(answer_seconds=options.answer_seconds))
 
 
-def _sizes(tokenizer: Any | None, max_model_len: int) -> Sizes:
+def _sizes(tokenizer: Any | None, max_model_len: int, *, is_outside: bool) -> Sizes:
     if tokenizer is None:
-        return ByteSizes(max_model_len=max_model_len)
-    return TokenSizes(tokenizer, max_model_len=max_model_len)
+        return ByteSizes(max_model_len=max_model_len, is_outside=is_outside)
+    return TokenSizes(tokenizer, max_model_len=max_model_len, is_outside=is_outside)
 
 
 def _context(identity: Identity, options: RemoteOptions) -> int:

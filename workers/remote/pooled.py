@@ -18,7 +18,8 @@ from jobs.lines.embedding_bodies import EmbeddingRequest, Encoding
 from jobs.lines.rerank_bodies import RerankRequest
 from jobs.lines.responses import embeddings_body, rerank_body
 from workers.remote.dialects import VLLM, Dialect
-from workers.remote.reading import NotAnAnswerError, is_number
+from workers.remote.logprobs import is_number
+from workers.remote.reading import NotAnAnswerError
 
 PoolRequest = EmbeddingRequest | RerankRequest
 EMBEDDINGS, RERANK = "embeddings", "rerank"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import Any, Protocol, TypeGuard
 
 import orjson
 
+from workers.remote.logprobs import logprobs_of
 from workers.remote.statuses import verdict_of_status
 from workers.remote.verdicts import Answered, Counts, Spoilt, Verdict
 
@@ -46,7 +46,8 @@ class Expected:
 
     is_chat: bool
     num_choices: int
-    has_logprobs: bool = False
+    num_logprobs: int | None = None
+    """Alternatives of each token that are asked for; None: no log-probabilities."""
     answers_as: str | None = None
     """The name under which the server answered when it was probed; None: not known yet."""
     most_prompt_tokens: int
@@ -66,16 +67,17 @@ def verdict_of_answer(content: bytes, expected: Awaited, *, request_id: str, now
     try:
         body = _object(content)
     except NotAnAnswerError as reason:
-        return Spoilt(reason=f"the server's answer {reason}")
+        return Spoilt(reason=f"the server's answer {reason}", is_lasting=True)
     if "error" in body and not _RESULTS & body.keys():
         return _error_in_200(body["error"], content, now=now)
     counts = counts_of(body.get("usage"), expected)
+    excess = _excess(body.get("usage")) if counts is None else None
     try:
         _check_origin(body, expected, request_id=request_id)
         found = expected.read(body)
     except NotAnAnswerError as reason:
-        return Spoilt(reason=f"the server's answer {reason}", paid=counts)
-    return Answered(body={**body, **found}, counts=counts)
+        return Spoilt(reason=f"the server's answer {reason}", paid=counts, excess=excess, is_lasting=True)
+    return Answered(body={**body, **found}, counts=counts, excess=excess)
 
 
 def _object(content: bytes) -> dict[str, Any]:
@@ -124,9 +126,13 @@ def _choice(choice: Mapping[str, Any], expected: Expected) -> dict[str, Any]:
     reason = choice.get("finish_reason")
     if reason not in _ENDS:
         raise NotAnAnswerError(f"has the finish_reason {str(reason)[:40]!r}")
-    if expected.has_logprobs and not _are_logprobs(choice.get("logprobs"), is_chat=expected.is_chat):
+    read = {**choice, **(_with_message(choice) if expected.is_chat else _with_text(choice))}
+    if expected.num_logprobs is None:
+        return read
+    logprobs = logprobs_of(choice.get("logprobs"), is_chat=expected.is_chat, num_top=expected.num_logprobs)
+    if logprobs is None:
         raise NotAnAnswerError("lacks log-probabilities that are numbers")
-    return {**choice, **(_with_message(choice) if expected.is_chat else _with_text(choice))}
+    return read | {"logprobs": logprobs}
 
 
 def _with_message(choice: Mapping[str, Any]) -> dict[str, Any]:
@@ -154,26 +160,6 @@ def _with_text(choice: Mapping[str, Any]) -> dict[str, Any]:
     return {"text": choice["text"]}
 
 
-def _are_logprobs(logprobs: Any, *, is_chat: bool) -> bool:
-    """Return whether there is one for each token; the first token of an echoed prompt has none."""
-    if not isinstance(logprobs, dict):
-        return False
-    if is_chat:
-        tokens = logprobs.get("content")
-        return isinstance(tokens, list) and all(map(_is_scored, tokens))
-    values = logprobs.get("token_logprobs")
-    return isinstance(values, list) and all(map(is_number, values[1 if values[:1] == [None] else 0 :]))
-
-
-def _is_scored(token: Any) -> bool:
-    return isinstance(token, dict) and is_number(token.get("logprob"))
-
-
-def is_number(value: Any) -> bool:
-    """Tell whether a JSON value is a finite number."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
 def counts_of(usage: Any, expected: Awaited) -> Counts | None:
     """Return the server's counts; None where one is missing or cannot be true: negative, or above the line's bounds."""
     if not isinstance(usage, dict):
@@ -193,6 +179,19 @@ def counts_of(usage: Any, expected: Awaited) -> Counts | None:
         cached_tokens=cached if _is_within(cached, 0, prompt) else 0,
         reasoning_tokens=thoughts if _is_within(thoughts, 0, completion) else None,
     )
+
+
+def _excess(usage: Any) -> Counts | None:
+    """Return counts that cannot be true, as far as they are numbers of tokens; None where there is none."""
+    if not isinstance(usage, dict):
+        return None
+    prompt, completion = (_number_of(usage.get(name)) for name in ("prompt_tokens", "completion_tokens"))
+    prompt = prompt or max(0, _number_of(usage.get("total_tokens")) - completion)
+    return Counts(prompt_tokens=prompt, completion_tokens=completion) if prompt or completion else None
+
+
+def _number_of(value: Any) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
 
 
 def _inner(usage: Mapping[str, Any], name: str) -> Mapping[str, Any]:

@@ -82,25 +82,29 @@ def body_of(
     body: dict[str, Any] = {"model": model, "stream": False, **dialect.neutral}
     if tokens is not None:
         body |= {"prompt": _prompt([list(prompt) for prompt in tokens])}
-        if isinstance(request, CompletionRequest) and request.sampling.logprobs is not None:
-            body |= {"logprobs": request.sampling.logprobs}
+        body |= {} if isinstance(request, ChatRequest) else _completion_logprobs(request.sampling, dialect)
     elif isinstance(request, ChatRequest):
         body |= {"messages": [dict(message) for message in request.messages]}
         body |= {} if request.tool_use is None else _tools(request.tool_use, dialect)
         body |= _template(request.template, dialect)
-        body |= _chat_logprobs(request.sampling)
+        body |= _chat_logprobs(request.sampling, dialect)
     else:
         body |= {"prompt": _prompt(request.prompts)}
         body |= {"echo": True} if request.echo else {}
-        body |= {} if request.sampling.logprobs is None else {"logprobs": request.sampling.logprobs}
+        body |= _completion_logprobs(request.sampling, dialect)
     body |= _sampling(request.sampling, dialect)
     if request.structure is not None:
         body |= _structure(request.structure, dialect)
     if seed is not None:
         body["seed"] = seed
     if max_tokens is not None:
-        body[dialect.token_limit if "messages" in body else "max_tokens"] = max_tokens
+        body[limit_name(body, dialect)] = max_tokens
     return body
+
+
+def limit_name(body: Mapping[str, Any], dialect: Dialect) -> str:
+    """Return the name of the field that limits an answer."""
+    return dialect.token_limit if "messages" in body else "max_tokens"
 
 
 def _prompt(prompts: Sequence[str | Sequence[int]]) -> Any:
@@ -147,19 +151,36 @@ def _offered(param: str, dialect: Dialect) -> str:
     raise BodyError(param, message, code="unsupported_parameter")
 
 
-def _chat_logprobs(sampling: Sampling) -> dict[str, Any]:
-    return {} if sampling.logprobs is None else {"logprobs": True, "top_logprobs": sampling.logprobs}
+def _chat_logprobs(sampling: Sampling, dialect: Dialect) -> dict[str, Any]:
+    num = _num_logprobs(sampling, dialect)
+    return {} if num is None else {"logprobs": True, "top_logprobs": num}
+
+
+def _completion_logprobs(sampling: Sampling, dialect: Dialect) -> dict[str, Any]:
+    num = _num_logprobs(sampling, dialect)
+    return {} if num is None else {"logprobs": num}
+
+
+def _num_logprobs(sampling: Sampling, dialect: Dialect) -> int | None:
+    return None if sampling.logprobs is None else max(sampling.logprobs, dialect.least_logprobs)
 
 
 def _tools(tool_use: ToolUse, dialect: Dialect) -> dict[str, Any]:
     is_strict = dialect.asks_for_strict_tools and tool_use.choice is Choice.REQUIRED  # also where one is named
     body: dict[str, Any] = {"tools": [_strict(tool) if is_strict else dict(tool) for tool in tool_use.offered]}
     if tool_use.callable is not tool_use.offered:  # one of them, which leaves no parallel calls
-        name = tool_use.callable[0]["function"]["name"]
-        return body | {"tool_choice": {"type": "function", "function": {"name": name}}}
+        (tool,) = tool_use.callable
+        return body | forced_call(_strict(tool) if is_strict else dict(tool), dialect)
     if tool_use.choice is Choice.REQUIRED:
         body["tool_choice"] = "required"
     return body if tool_use.is_parallel else body | {"parallel_tool_calls": False}
+
+
+def forced_call(tool: Mapping[str, Any], dialect: Dialect) -> dict[str, Any]:
+    """Return the fields that force a call of a tool; `tools` are the offered ones where only it may be offered."""
+    if dialect.takes_tool_by_name:
+        return {"tool_choice": {"type": "function", "function": {"name": tool["function"]["name"]}}}
+    return {"tools": [tool], "tool_choice": "required"}
 
 
 def _strict(tool: Mapping[str, Any]) -> dict[str, Any]:
@@ -184,6 +205,11 @@ def _schema_format(structure: Structure, dialect: Dialect) -> dict[str, Any]:
             value = json.loads(value)
         except ValueError as error:
             raise BodyError(structure.param, f"{structure.param} is not valid JSON: {error}") from None
+    return schema_format(value, dialect)
+
+
+def schema_format(value: Any, dialect: Dialect) -> dict[str, Any]:
+    """Return the `response_format` of a schema."""
     if dialect.puts_schema_into_json_object:
         return {"type": "json_object", "schema": value}
     return {"type": "json_schema", "json_schema": {"name": "answer", "schema": value, "strict": True}}

@@ -40,8 +40,10 @@ class Size:
     """Tokens of a line."""
 
     num_prompt_tokens: int
-    """Of all its prompts: exact, or a bound."""
+    """Of all its prompts: exact, or a bound. Its tenant is billed for no more."""
     most_output_tokens: int
+    most_paid_tokens: int | None = None
+    """Of all its prompts that a server outside the house may read, and be paid for; None: `num_prompt_tokens`."""
     prompts: tuple[array[int], ...] | None = None
     """None without a tokenizer."""
     has_thoughts: bool = False
@@ -53,6 +55,11 @@ class Size:
     def is_exact(self) -> bool:
         return self.prompts is not None
 
+    @property
+    def most_read_tokens(self) -> int:
+        """Return the most tokens of its prompts that its server may count."""
+        return self.num_prompt_tokens if self.most_paid_tokens is None else self.most_paid_tokens
+
 
 class Sizes(Protocol):
     def of(self, request: Request, *, is_wanted: Callable[[], bool], room: Room) -> Size:
@@ -63,20 +70,39 @@ class Sizes(Protocol):
 
 
 class ByteSizes:
-    """Upper bounds: a token has at least one byte, and no prompt that is longer than the context is answered."""
+    """Upper bounds: a token has at least one byte, and no prompt that is longer than the context is answered.
 
-    def __init__(self, *, max_model_len: int) -> None:
+    A server outside the house may read a longer prompt all the same, and is to be paid for it: there the bytes count
+    whole, but for its payment alone. Each of its answers has a limit, which leaves room for the prompt.
+    """
+
+    def __init__(self, *, max_model_len: int, is_outside: bool = False) -> None:
         self._max_model_len = max_model_len
+        self._is_outside = is_outside
 
     def of(self, request: Request, *, is_wanted: Callable[[], bool], room: Room) -> Size:
         if not is_wanted():
             raise Unwanted
-        bounds = [min(bound, self._max_model_len) for bound in _bounds(request)]
+        bounds = _bounds(request)
+        return Size(
+            num_prompt_tokens=sum(min(bound, self._max_model_len) for bound in bounds),
+            most_output_tokens=self._most_output(request, bounds),
+            most_paid_tokens=sum(bounds) if self._is_outside else None,
+        )
+
+    def _most_output(self, request: Request, bounds: Sequence[int]) -> int:
         if isinstance(request, EmbeddingRequest | RerankRequest):
-            return Size(num_prompt_tokens=sum(bounds), most_output_tokens=0)
+            return 0
         max_tokens = request.sampling.max_tokens
-        most = self._max_model_len if max_tokens is None else max_tokens
-        return Size(num_prompt_tokens=sum(bounds), most_output_tokens=request.sampling.n * len(bounds) * most)
+        most = self._rest(max(bounds)) if max_tokens is None else max_tokens
+        return request.sampling.n * len(bounds) * most
+
+    def _rest(self, bound: int) -> int:
+        """Return the most tokens of an answer without `max_tokens` to a prompt of so many bytes, which has a quarter as
+        many tokens as a rule."""
+        if not self._is_outside:
+            return self._max_model_len
+        return max(self._max_model_len - bound, self._max_model_len // 4, 1)
 
     def count(self, text: str) -> int | None:
         return None
@@ -97,12 +123,12 @@ def _bounds(request: Request) -> list[int]:
 class TokenSizes:
     """Exact sizes, by the model's tokenizer and chat template."""
 
-    def __init__(self, tokenizer: Any, *, max_model_len: int) -> None:
+    def __init__(self, tokenizer: Any, *, max_model_len: int, is_outside: bool = False) -> None:
         self._encoder = TextEncoder(tokenizer)
         self._template = ChatTemplate(tokenizer)
         self._lengths = PromptLengths(tokenizer, max_model_len=max_model_len)
         self._max_model_len = max_model_len
-        self._bounds = ByteSizes(max_model_len=max_model_len)
+        self._bounds = ByteSizes(max_model_len=max_model_len, is_outside=is_outside)
 
     def of(self, request: Request, *, is_wanted: Callable[[], bool], room: Room) -> Size:
         if isinstance(request, RerankRequest):  # how a model joins a query and a document stands in no tokenizer

@@ -13,11 +13,15 @@ import orjson
 
 from workers.remote.verdicts import Busy, Denied, Refused, Spoilt, Verdict
 
+TOO_LONG = "context_length_exceeded"
+"""The code of a line that does not fit into the context, together with the limit of its answer."""
 MAX_MESSAGE = 500
 """Characters of a server's message that a result quotes."""
 
 _REFUSALS = frozenset({400, 413, 422})
 _BUSY = frozenset({408, 409, 425, 429, 502, 503, 504, 529})
+_LATE = frozenset({408, 502, 504})
+"""Those of them after which an answer may have been computed."""
 _SETTINGS = frozenset({401, 402, 403, 404, 405, 407, 410})
 _ADVICE: Mapping[int, str] = {
     401: "give a valid key with --key-file",
@@ -26,7 +30,7 @@ _ADVICE: Mapping[int, str] = {
     404: "check --url, and the model's name at the server",
 }
 
-_TOO_LONG = re.compile(
+_WORDS_OF_TOO_LONG = re.compile(
     r"maximum context length|max_model_len|longer than the model's context|exceeds? the (maximum|available|model)"
     r"[\w ]*(length|context)|exceed_context_size|exceed context window|context[_ ]length[_ ]exceeded|context overflow"
     r"|greater than the context length|input length exceeds|prompt is too long|exceeds the maximum allowed"
@@ -45,6 +49,7 @@ def verdict_of_status(status: int, headers: Mapping[str, str], content: bytes, *
         return Busy(
             reason=f"the server answers {status}: {said}",
             retry_after_seconds=retry_after(headers.get("retry-after"), now=now),
+            may_have_computed=status in _LATE,
         )
     if 300 <= status < 400:
         to = headers.get("location", "nowhere")[:200]
@@ -53,12 +58,17 @@ def verdict_of_status(status: int, headers: Mapping[str, str], content: bytes, *
     if status in _SETTINGS:
         advice = _ADVICE.get(status, "check --url")
         return Denied(status=status, reason=f"the server answers {status}: {said}; {advice}")
-    return Spoilt(reason=f"the server answered {status}: {said}")
+    return Spoilt(reason=f"the server answered {status}: {said}", is_lasting=status < 500)
+
+
+def is_passing(status: int) -> bool:
+    """Return whether a server that gives this status may give another one to the same request later."""
+    return status in _BUSY or status >= 500
 
 
 def _refusal(status: int, said: str) -> Refused:
-    is_too_long = _TOO_LONG.search(said) is not None
-    code = "context_length_exceeded" if is_too_long else "refused_by_engine"
+    is_too_long = _WORDS_OF_TOO_LONG.search(said) is not None
+    code = TOO_LONG if is_too_long else "refused_by_engine"
     return Refused(status_code=400, message=f"the engine refused this line ({status}): {said}", code=code)
 
 

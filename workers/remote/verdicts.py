@@ -26,6 +26,8 @@ class Answered:
     """As the server sent it; its choices are in order."""
     counts: Counts | None
     """None: the server gave none that can be true."""
+    excess: Counts | None = None
+    """What it counted above the line's bounds: nobody is billed for it, but a vendor may want to be paid for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +47,10 @@ class Spoilt:
     reason: str
     paid: Counts | None = None
     """What the server counted for the answer that is thrown away."""
+    excess: Counts | None = None
+    """As in `Answered`."""
+    is_lasting: bool = False
+    """Whether the server will react so to the same request again: a whole 200 that is no answer, an odd status."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +59,8 @@ class Busy:
 
     reason: str
     retry_after_seconds: float | None = None
+    may_have_computed: bool = False
+    """Whether somebody behind a gateway may have computed an answer, to be paid for, that came too late."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +76,18 @@ class Away:
     """The server answers no line as it is now: none is asked until it does."""
 
     reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unpaid:
+    """There is no money to ask the line, or to ask it again: it is left to others."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unloaded:
+    """The server has lost the line's adapter and answers others: the line is left to others."""
+
+    adapter: str
 
 
 Verdict = Answered | Refused | Spoilt | Busy | Denied | Away

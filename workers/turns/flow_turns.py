@@ -23,8 +23,8 @@ CONNECTIONS = 4
 """Connections: one for polling, and others for statements, which are short: the store is called in between."""
 FRESH_SECONDS = 0.5
 """How long flows that a poll has found are begun without another poll, which is slow while thousands are under way."""
-FRESH_TIMES = 10
-"""At least this many times as long as the poll itself took, so that polls take a tenth of the time."""
+FRESH_TIMES = 20
+"""At least this many times as long as the poll itself took, so that polls take a twentieth of the time."""
 MOST_FRESH_SECONDS = 5.0
 """At most: a flow of a further tenant waits as long."""
 

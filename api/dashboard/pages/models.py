@@ -83,7 +83,7 @@ def _look_of(counted: WorkersCounted, workers: Sequence[WorkerSeen], page: int) 
     }
     for n, worker in enumerate(workers):
         values |= {f"{n}.{name}": value for name, value in _values_of(worker).items()}
-    rows = [(worker.worker_id, worker.is_live, worker.is_draining) for worker in workers]
+    rows = [(worker.worker_id, worker.is_live, worker.is_draining, worker.left_out) for worker in workers]
     return Look.of(values, counted.num_all > 0, counted.num_all > _PAGE, page * _PAGE < counted.num_all, *rows)
 
 
@@ -103,6 +103,8 @@ def _values_of(worker: WorkerSeen) -> dict[str, Shown]:
 def _state(worker: WorkerSeen) -> tuple[str, str]:
     if not worker.is_live:
         return "lost", "bad"
+    if worker.is_loading:
+        return "loading", "warn"
     if worker.out_reason is not None:
         return f"out: {worker.out_reason}", "bad"
     return ("draining", "warn") if worker.is_draining else ("live", "good")
@@ -112,6 +114,7 @@ def _described(model: Model) -> dict[str, str]:
     cached = model.input_price_picos if model.cached_input_price_picos is None else model.cached_input_price_picos
     return {
         "name": model.name,
+        "base": model.base or "",
         "endpoints": ", ".join(paths_of(LineKind(model.serves))),
         "input_price": _price(model.input_price_picos),
         "cached_price": _price(cached),

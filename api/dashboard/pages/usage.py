@@ -68,6 +68,7 @@ def _of_all(request: Request, viewer: Viewer, session: Session, services: Servic
         "usage_of_all.html",
         tenants=[(one, in_currency(one.cost_picos)) for one in spent],
         wasted=spending.wasted_by_model(session),
+        spilled=[(one, in_currency(one.picos)) for one in spending.spilled_by_model(session)],
         days=spending.DAYS,
         currency=services.settings.currency,
     )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cli.options import AsJson
 from cli.table import print_table
 from cli.transactions import DataDirOption, admin_transaction, administration
 from jobs.errors import InputError
@@ -51,7 +52,9 @@ def keys_create(
 
 
 @app.command("list")
-def keys_list(tenant: Owner = None, operator: Operator = False, data_dir: DataDirOption = None) -> None:
+def keys_list(
+    tenant: Owner = None, operator: Operator = False, as_json: AsJson = False, data_dir: DataDirOption = None
+) -> None:
     """List the keys of a tenant or of operators, by id and first characters; last use is to the minute."""
     from jobs.accounts.keys import list_keys
 
@@ -61,7 +64,7 @@ def keys_list(tenant: Owner = None, operator: Operator = False, data_dir: DataDi
              key.revoked_at)
             for key in list_keys(session, _owner_id(session, tenant, is_operator=operator))
         ]  # fmt: skip
-    print_table(("id", "key", "name", "scopes", "created", "last used", "expires", "revoked"), rows)
+    print_table(("id", "key", "name", "scopes", "created", "last used", "expires", "revoked"), rows, as_json=as_json)
 
 
 @app.command("rotate")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cli.options import AsJson
 from cli.table import print_table
 from cli.transactions import DataDirOption, admin_transaction
 
@@ -26,6 +27,7 @@ def _group() -> None:
 def log(
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="Number of entries.")] = 50,
     before: Annotated[int | None, typer.Option(metavar="ID", help="Only entries older than this one.")] = None,
+    as_json: AsJson = False,
     data_dir: DataDirOption = None,
 ) -> None:
     """Show who changed tenants, keys, budgets, models and stores, newest first. Entries are kept forever.
@@ -39,7 +41,7 @@ def log(
             (entry.id, entry.at, entry.actor, entry.action, entry.subject, entry.tenant_id, *_changed(entry))
             for entry in entries(session, before_id=before, limit=limit)
         ]
-    print_table(("id", "at", "by", "action", "subject", "tenant", "before", "after"), rows)
+    print_table(("id", "at", "by", "action", "subject", "tenant", "before", "after"), rows, as_json=as_json)
 
 
 def _changed(entry: AdminEntry) -> Iterator[str | None]:

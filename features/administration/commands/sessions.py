@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from cli.options import AsJson
 from cli.table import print_table
 from cli.transactions import DataDirOption, admin_transaction, administration
 from jobs.errors import InputError
@@ -22,6 +23,7 @@ def sessions_list(
     key: Key = None,
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="Number of sessions.")] = 100,
     before: Annotated[str | None, typer.Option(metavar="ID", help="Only sessions older than this one.")] = None,
+    as_json: AsJson = False,
     data_dir: DataDirOption = None,
 ) -> None:
     """List the browsers that are signed in and their keys, newest first; last seen is to five minutes.
@@ -37,7 +39,7 @@ def sessions_list(
             (each.id, of.id, of.tenant_id, each.created_at, each.last_seen_at, each.expires_at, each.user_agent)
             for each, of in list_sessions(session, key_id=key_id, before_id=before, limit=limit)
         ]
-    print_table(("id", "key", "tenant", "created", "last seen", "expires", "browser"), rows)
+    print_table(("id", "key", "tenant", "created", "last seen", "expires", "browser"), rows, as_json=as_json)
 
 
 @app.command("end")

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from cli.options import AsJson
 from cli.table import print_table
 from cli.transactions import DataDirOption, admin_transaction, administration
 from jobs.counted import counted
@@ -196,7 +197,7 @@ def tenants_priority(
     print(f"{name} may ask for {best.value} at best")
 
 
-class Overflow(StrEnum):
+class Switch(StrEnum):
     ON = "on"
     OFF = "off"
 
@@ -204,7 +205,7 @@ class Overflow(StrEnum):
 @app.command("overflow")
 def tenants_overflow(
     name: Name,
-    state: Annotated[Overflow, typer.Argument(metavar="on|off")],
+    state: Annotated[Switch, typer.Argument(metavar="on|off")],
     data_dir: DataDirOption = None,
 ) -> None:
     """Run batches that a tenant's token budget does not cover on spare capacity, in class overflow, or refuse them.
@@ -214,14 +215,33 @@ def tenants_overflow(
     from features.administration import tenants
     from jobs.accounts.tenants import find_tenant
 
-    is_allowed = state is Overflow.ON
+    is_allowed = state is Switch.ON
     with administration(data_dir) as admin:
         tenants.change(admin, find_tenant(admin.session, name), may_overflow=is_allowed)
     print(f"batches of {name} beyond its token budget {'run on spare capacity' if is_allowed else 'are refused'}")
 
 
+@app.command("spill")
+def tenants_spill(
+    name: Name,
+    state: Annotated[Switch, typer.Argument(metavar="on|off")],
+    data_dir: DataDirOption = None,
+) -> None:
+    """Let a tenant's late lines go to servers outside the house (`tokenmill worker --spill`), or keep them here.
+
+    The prompts are sent to whoever runs those servers. Lines that have been sent are not taken back.
+    """
+    from features.administration import tenants
+    from jobs.accounts.tenants import find_tenant
+
+    is_allowed = state is Switch.ON
+    with administration(data_dir) as admin:
+        tenants.change(admin, find_tenant(admin.session, name), may_leave_house=is_allowed)
+    print(f"late lines of {name} {'may leave the house' if is_allowed else 'stay in the house'}")
+
+
 @app.command("list")
-def tenants_list(data_dir: DataDirOption = None) -> None:
+def tenants_list(as_json: AsJson = False, data_dir: DataDirOption = None) -> None:
     """List tenants with their budgets."""
     from jobs.accounts import budgets, tenants
     from jobs.accounts.refused_input import refused_input
@@ -234,4 +254,9 @@ def tenants_list(data_dir: DataDirOption = None) -> None:
             amounts = (quota.limit, quota.reserved, quota.spent, refused.lines, refused.size_bytes)
             rows.append((tenant.id, tenant.name, tenant.weight, tenant.best_priority, *amounts, tenant.disabled_at))
     numbers = ("budget", "reserved", "spent", "refused lines", "refused bytes")
-    print_table(("id", "name", "weight", "best priority", *numbers, "disabled"), rows, numbers=("weight", *numbers))
+    print_table(
+        ("id", "name", "weight", "best priority", *numbers, "disabled"),
+        rows,
+        numbers=("weight", *numbers),
+        as_json=as_json,
+    )

@@ -40,8 +40,12 @@ class PricesBody(StrictModel):
 
 class AddModelBody(PricesBody):
     name: Annotated[Storable, Field(min_length=1, max_length=200)]
-    path: Annotated[Storable, Field(min_length=1, max_length=1000)]
-    """Folder or file on the workers, or an id of the hub."""
+    path: Annotated[Storable, Field(min_length=1, max_length=1000)] | None = None
+    """Folder or file on the workers, or an id of the hub; not for an adapter."""
+    base: Annotated[Storable, Field(min_length=1, max_length=200)] | None = None
+    """Of an adapter, the model whose workers run its lines."""
+    adapter: Annotated[Storable, Field(min_length=1, max_length=1000)] | None = None
+    """Its name at their servers."""
     is_offered: bool = False
     """Whether batches may name it before a worker has loaded it."""
 
@@ -52,9 +56,18 @@ def list_all(admin: AdminDep) -> AdminModelList:
     return AdminModelList(data=[AdminModelObject.of(model) for model in served_models.list_models(admin.session)])
 
 
-@router.post("", operation_id="addModel", responses=failures(408, 409, 413))
+@router.post("", operation_id="addModel", responses=failures(404, 408, 409, 413))
 def add(body: AddModelBody, admin: AdminDep) -> AdminModelObject:
-    """Register a model; then start a worker for it, which records what kind of lines it answers."""
+    """Register a model; then start a worker for it, which records what kind of lines it answers.
+
+    An adapter has `base` and `adapter` in place of `path`, and is offered once a worker's server lists it.
+    """
+    if body.base is not None and body.adapter is not None and body.path is None and not body.is_offered:
+        adapter = models.add_adapter(admin, body.name, base=body.base, adapter=body.adapter, **body.prices())
+        return AdminModelObject.of(adapter)
+    if body.path is None or body.base is not None or body.adapter is not None:
+        message = "Give the path of a model, or base and adapter of an adapter, which its server offers."
+        raise InputError(message, param="path", code="invalid_value")
     return AdminModelObject.of(models.add(admin, body.name, body.path, is_checked=body.is_offered, **body.prices()))
 
 

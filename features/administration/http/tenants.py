@@ -45,6 +45,7 @@ class ChangeTenantBody(StrictModel):
     """The limits to change, by name; null resets to the setting."""
     best_priority: AskedPriority = AskedPriority.NORMAL
     may_overflow: bool = False
+    may_leave_house: bool = False
     retention_days: Annotated[int, WHOLE, Field(ge=1, le=MAX_DAYS)] | None = None
     """Null for the service's default."""
 

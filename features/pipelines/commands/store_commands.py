@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from cli.options import AsJson
+from cli.service.options import say
 from cli.table import print_table
 from cli.transactions import DataDirOption, admin_transaction, administration
 from jobs.errors import InputError
@@ -29,13 +31,25 @@ def add(
             help="Such as access_key_id=env:NIGHTLY_KEY_ID for a bucket; env: reads it on the control workers.",
         ),
     ] = None,
+    unchecked: Annotated[
+        bool, typer.Option("--unchecked", help="Add it although it cannot be used from this machine.")
+    ] = False,
     data_dir: DataDirOption = None,
 ) -> None:
-    """Allow a tenant's pipelines to use a folder or bucket; they can use no other."""
+    """Allow a tenant's pipelines to use a folder or bucket; they can use no other.
+
+    It is listed first, and with --writable a small file is written and deleted.
+    """
     from features.pipelines import registered_stores as stores
+    from features.pipelines.external.trial import try_store, unset_variables
     from jobs.accounts import tenants
 
     options = dict(_pair(each) for each in option or [])
+    unset = unset_variables(options)
+    if unset:
+        say(f"the store is not tried: {', '.join(unset)} is not set here, but must be for the control workers")
+    elif not unchecked:
+        try_store(name, url, options, is_writable=writable)
     with administration(data_dir) as admin:
         owner = tenants.find_tenant(admin.session, tenant)
         stores.add(admin, owner.id, name, url, options=options, is_writable=writable)
@@ -43,7 +57,7 @@ def add(
 
 
 @app.command("list")
-def list_(tenant: Tenant, data_dir: DataDirOption = None) -> None:
+def list_(tenant: Tenant, as_json: AsJson = False, data_dir: DataDirOption = None) -> None:
     """List a tenant's stores, with the names of their options; values such as credentials are never shown."""
     from features.pipelines import stores
     from jobs.accounts import tenants
@@ -51,7 +65,7 @@ def list_(tenant: Tenant, data_dir: DataDirOption = None) -> None:
     with admin_transaction(data_dir) as session:
         listed = stores.list_stores(session, tenants.find_tenant(session, tenant).id)
         rows = [(each.name, each.url, "yes" if each.is_writable else "no", ", ".join(each.options)) for each in listed]
-    print_table(("name", "url", "writable", "options"), rows)
+    print_table(("name", "url", "writable", "options"), rows, as_json=as_json)
 
 
 @app.command("remove")

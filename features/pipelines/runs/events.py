@@ -29,6 +29,11 @@ def tell_of_skips(session: Session, schedule: Schedule, *, is_reported: bool) ->
         emit(session, schedule.tenant_id, EventType.SCHEDULE_SKIPPING, about)
 
 
+def is_any_late(session: Session) -> bool:
+    """Return whether `tell_of_late_runs` may find a run; changes nothing."""
+    return bool(session.scalar(_IS_ANY_LATE, {"run_id": None, "now": None}))
+
+
 def tell_of_late_runs(session: Session, *, of_run: str | None = None, now: datetime | None = None) -> list[str]:
     """Emit an event for each run that has become late and mark it as reported; return their ids.
 
@@ -41,14 +46,18 @@ def tell_of_late_runs(session: Session, *, of_run: str | None = None, now: datet
 
 
 # Only scheduled runs can be late, not those that were triggered or backfilled.
-_MARK_LATE = text("""
+_LATE = """
+    FROM flow JOIN run ON run.id = flow.id JOIN schedule ON schedule.id = run.schedule_id
+    WHERE flow.recipe = 'run' AND flow.ended_at IS NULL AND flow.state IN ('queued', 'running')
+        AND run.kind = 'cron' AND run.late_at IS NULL
+        AND run.scheduled_for + make_interval(secs => schedule.late_after_seconds)
+            <= coalesce(CAST(:now AS timestamptz), now())
+        AND (CAST(:run_id AS text) IS NULL OR run.id = :run_id)
+"""
+_IS_ANY_LATE = text(f"SELECT EXISTS (SELECT {_LATE})")
+_MARK_LATE = text(f"""
     WITH found AS (
-        SELECT run.id FROM flow JOIN run ON run.id = flow.id JOIN schedule ON schedule.id = run.schedule_id
-        WHERE flow.recipe = 'run' AND flow.ended_at IS NULL AND flow.state IN ('queued', 'running')
-            AND run.kind = 'cron' AND run.late_at IS NULL
-            AND run.scheduled_for + make_interval(secs => schedule.late_after_seconds)
-                <= coalesce(CAST(:now AS timestamptz), now())
-            AND (CAST(:run_id AS text) IS NULL OR run.id = :run_id)
+        SELECT run.id {_LATE}
         ORDER BY run.id LIMIT :limit FOR NO KEY UPDATE OF flow, run SKIP LOCKED
     )
     UPDATE run SET late_at = now() FROM found WHERE run.id = found.id RETURNING run.id

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sqlalchemy import ColumnElement, Row, and_, func, select
+from sqlalchemy import ColumnElement, Row, and_, func, select, text
 from sqlalchemy.orm import Session
 
 from features.pipelines import lifecycle
@@ -48,6 +48,11 @@ class DueSchedule:
 
     id: str
     tenant_id: str
+
+
+def is_any_due(session: Session) -> bool:
+    """Return whether `find_due` may find a schedule: a poll at rest is cheaper."""
+    return bool(session.scalar(_IS_ANY_DUE))
 
 
 def find_due(
@@ -176,3 +181,8 @@ def _move_on(session: Session, due: _Due, inserted: Mapping[_Key, Run]) -> None:
         log.info("run inserted run_id=%s schedule_id=%s for=%s", run.id, schedule.id, run.scheduled_for)
     events.tell_of_skips(session, schedule, is_reported=is_reported)
     set_next(schedule, due.timetable, due.plan.next_at)
+
+
+_IS_ANY_DUE = text(
+    "SELECT EXISTS (SELECT FROM schedule WHERE due_at <= now() AND paused_at IS NULL AND deleted_at IS NULL)"
+)

@@ -10,10 +10,10 @@ from itertools import islice
 
 from sqlalchemy.orm import Session, sessionmaker
 
-from features.pipelines.runs.events import tell_of_late_runs
-from features.pipelines.scheduling.due import DueSchedule, find_due, insert_due_runs
+from features.pipelines.runs.events import is_any_late, tell_of_late_runs
+from features.pipelines.scheduling.due import DueSchedule, find_due, insert_due_runs, is_any_due
 from features.pipelines.scheduling.watch import note_look
-from jobs.database import transaction
+from jobs.database import autocommit, transaction
 from jobs.errors import ServiceError
 from protocol.turns import TurnQueue
 
@@ -53,8 +53,11 @@ class DueTurns:
         began_at = self._monotonic()
         if began_at < self._quiet_until:
             return
-        with transaction(self._sessions) as session:
-            tell_of_late_runs(session)
+        with autocommit(self._sessions) as session:
+            is_any = is_any_late(session)
+        if is_any:
+            with transaction(self._sessions) as session:
+                tell_of_late_runs(session)
         now = self._monotonic()
         self._quiet_until = now + QUIET_TIMES * (now - began_at)
 
@@ -62,9 +65,9 @@ class DueTurns:
         """Create the runs of up to AT_ONCE due schedules; return False if there were fewer."""
         now = self._monotonic()
         self._aside = {schedule_id: until for schedule_id, until in self._aside.items() if until > now}
-        with transaction(self._sessions) as session:
+        with autocommit(self._sessions) as session:  # without a transaction: at rest round trips are what a poll costs
             note_look(session)
-            due = find_due(session, at_least=AT_ONCE, aside=self._aside)
+            due = find_due(session, at_least=AT_ONCE, aside=self._aside) if is_any_due(session) else ()
         chosen = next_in_turn(self._queue, due)
         if chosen:
             self._make([each.id for each in chosen])

@@ -191,7 +191,7 @@ class RunObject(ListedObject):
     eta: int | None
     """When it is expected to end, by its own pace so far; null while unknown, and after its end."""
     eta_earliest: int | None
-    """Most end between this time and `eta_latest`; null if `eta` is. docs/flows.md has the measured share."""
+    """With `eta_latest` the range of the end by its pace; null if `eta` is. How often it held: docs/flows.md."""
     eta_latest: int | None
 
     @classmethod
@@ -244,6 +244,9 @@ class DeletedRun(DeletedObject):
     object: Literal["run"] = "run"
 
 
+_MAX_NOTES = 3
+
+
 class PreviewObject(WireModel):
     object: Literal["pipeline.preview"] = "pipeline.preview"
     lines: list[dict[str, Any]]
@@ -274,7 +277,7 @@ class PreviewObject(WireModel):
             f"{counted(preview.num_files, 'file')} of {preview.size_bytes:,} bytes. {which} "
             f"{counted(preview.num_rows, 'row')}: about {tokens.estimated_input_tokens:,} tokens, and at most "
             f"{tokens.estimated_output_tokens:,} of answers, {in_currency(picos)} {currency}."
-            f"{failed if preview.num_failed else ''}"
+            f"{failed if preview.num_failed else ''}{_noted(preview.notes)}"
         )
         return cls(
             lines=preview.lines,
@@ -287,3 +290,9 @@ class PreviewObject(WireModel):
             cost_micros=rounded_micros(picos),
             summary=summary,
         )
+
+
+def _noted(notes: Sequence[str]) -> str:
+    """Return how unusual files are read, as sentences."""
+    shown = "".join(f" {note}." for note in notes[:_MAX_NOTES])
+    return f"{shown} {len(notes) - _MAX_NOTES:,} more are unusual." if len(notes) > _MAX_NOTES else shown

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO, cast
 
@@ -10,7 +10,7 @@ from features.pipelines import patterns
 from features.pipelines.context import RunContext
 from features.pipelines.external.store import ExternalStore, Found
 from features.pipelines.preparing import SourceRow, row_id
-from features.pipelines.rows.sources.files import Format, SourceFile, format_of
+from features.pipelines.rows.sources.files import ALLOWED, Format, SourceFile, format_of
 from features.pipelines.rows.sources.reading import source_of
 from features.pipelines.rows.sources.source import Source
 from features.pipelines.spec import Step, Take
@@ -32,6 +32,8 @@ class TakenFiles:
     rows: Iterator[SourceRow]
     schema: Any = None
     """A pyarrow.Schema if the columns of the files have types."""
+    notes: Sequence[str] = ()
+    """How files are read that are not as their format usually is."""
 
 
 def take_files(
@@ -60,7 +62,7 @@ def take_files(
         return TakenFiles(files=[], rows=iter(()))
     source = _source(store, step, files, description, moves)
     rows = (SourceRow(custom_id=row_id(n), values=row.values) for n, row in enumerate(source.read(), start=1))
-    return TakenFiles(files=files, rows=rows, schema=source.schema)
+    return TakenFiles(files=files, rows=rows, schema=source.schema, notes=source.notes)
 
 
 def _matching(store: ExternalStore, step: Step, key: str, untaken: Untaken, moves: Callable[[], None]) -> list[Found]:
@@ -116,8 +118,8 @@ def _source_file(store: ExternalStore, step: Step, file: Found, moves: Callable[
     form = format_of(file.key) if step.source.format is None else Format(step.source.format.value)
     if form is None:
         raise InputError(
-            f"{file.key!r} does not show its format: give it a name that ends in .jsonl, .csv or .parquet, or give "
-            f"the source of step {step.name!r} a format."
+            f"{file.key!r} does not show its format: give it {ALLOWED}, or give the "
+            f"source of step {step.name!r} a format."
         )
 
     def opened() -> BinaryIO:

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from features.retrieval.fills.asking import Lookup
 from features.retrieval.tables import FillNode, PassageFill
 from flows.nodes import batches_of, nodes_of_each
-from jobs.chunks import fleet
+from jobs.chunks import unserved
 from jobs.states import TERMINAL_BATCH_STATES
 from jobs.tables import Batch
 
@@ -26,7 +26,7 @@ def waits_of(session: Session, batches: Sequence[Batch]) -> dict[str, str]:
     begun = nodes_of_each(session, FillNode, [fill.id for fill in fills])
     lookups = batches_of(session, [node for nodes in begun.values() for node in nodes])
     running = {key: batch for key, batch in lookups.items() if batch.state not in TERMINAL_BATCH_STATES}
-    lacks = fleet.waits_for(session, list(running.values())) if running else {}
+    lacks = unserved.waits_for(session, list(running.values())) if running else {}
     now = session.scalar(select(func.clock_timestamp()))
     assert now is not None
     waits = {

@@ -11,12 +11,14 @@ from features.retrieval.parts import IndexParts
 
 _KNOWN = 1000
 
+_Key = tuple[str, str, str, str]
+
 
 class KnownVectors:
-    """Keyed by tenant, model and prefixed question. Only for use on an event loop."""
+    """Keyed by tenant, model with its dtype, and prefixed question. Only for use on an event loop."""
 
     def __init__(self) -> None:
-        self._vectors: OrderedDict[tuple[str, str, str], NDArray[np.float32]] = OrderedDict()
+        self._vectors: OrderedDict[_Key, NDArray[np.float32]] = OrderedDict()
 
     def find(self, parts: IndexParts, query: str) -> NDArray[np.float32] | None:
         """Return the vector of a question, or None."""
@@ -29,6 +31,7 @@ class KnownVectors:
             self._vectors.popitem(last=False)
 
 
-def _key(parts: IndexParts, query: str) -> tuple[str, str, str]:
-    assert parts.signature.embedding is not None, "an index with a model"
-    return parts.tenant_id, parts.signature.embedding.model_sha256, parts.query_prefix + query
+def _key(parts: IndexParts, query: str) -> _Key:
+    embedding = parts.signature.embedding
+    assert embedding is not None, "an index with a model"
+    return parts.tenant_id, embedding.model_sha256, embedding.computed_in, parts.query_prefix + query

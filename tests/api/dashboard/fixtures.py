@@ -25,7 +25,7 @@ def browse(deployment: Any) -> Iterator[Callable[[str | None], Browser]]:
     with ExitStack() as stack:
 
         def open_one(key: str | None) -> Browser:
-            browser = stack.enter_context(Browser(base_url=deployment.url, timeout=20))
+            browser = stack.enter_context(Browser(base_url=deployment.url, timeout=120))
             if key is not None:
                 assert browser.sign_in(key).status_code == 303
             return browser

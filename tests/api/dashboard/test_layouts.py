@@ -54,6 +54,9 @@ WORKER = WorkerSeen(
     max_model_len=100,
     engine="tokenmill",
     engine_version=None,
+    is_outside=False,
+    may_serve=(),
+    left_out={},
 )
 
 
@@ -83,6 +86,19 @@ def test_a_worker_that_is_drained_changes_the_layout() -> None:
     counted = WorkersCounted(num_live=1, num_lost=0)
     drained = replace(WORKER, is_draining=True)
     assert models._look_of(counted, [WORKER], 1).layout != models._look_of(counted, [drained], 1).layout
+
+
+def test_a_model_that_is_left_out_changes_the_layout_and_one_that_is_loaded_is_not_out() -> None:
+    counted = WorkersCounted(num_live=1, num_lost=0)
+    loading = replace(WORKER, may_serve=("demo", "b"), num_slots=0, out_reason="loads the model")
+    failed = replace(loading, left_out={"demo": "no weights."})
+    looks = [models._look_of(counted, [worker], 1) for worker in (WORKER, loading, failed)]
+    assert [look.values["0.state"] for look in looks] == [
+        ("live", "good"),
+        ("loading", "warn"),
+        ("out: loads the model", "bad"),
+    ]
+    assert looks[0].layout != looks[2].layout
 
 
 def test_further_workers_change_the_layout_of_every_page() -> None:

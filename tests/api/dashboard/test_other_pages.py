@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from jobs.chunks.fleet import heartbeat, register, stop
 from jobs.overview import spending
-from jobs.overview.spending import ModelWaste
+from jobs.overview.spending import ModelSpill, ModelWaste
 from jobs.tables import Batch, Ledger
 from tests.api.browser import Browser
 from tests.api.dashboard.submitting import submit
@@ -121,6 +121,16 @@ def test_only_an_operator_sees_what_servers_were_paid_for_in_vain(
     of_all, own = (browse(key).get("/usage").text for key in (operator_key, deployment.new_key()))
     assert ("org/elsewhere" in of_all, "1,234" in of_all) == (True, True)
     assert "org/elsewhere" not in own
+
+
+def test_only_an_operator_sees_what_servers_outside_the_house_were_paid(
+    browse: Browse, deployment: Any, operator_key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spill = ModelSpill(model="org/outside", num_results=78, input_tokens=1234, output_tokens=56, picos=25 * 10**11)
+    monkeypatch.setattr(spending, "spilled_by_model", lambda _: [spill])
+    of_all, own = (browse(key).get("/usage").text for key in (operator_key, deployment.new_key()))
+    assert all(shown in of_all for shown in ("org/outside", "78", "1,234", "2.50"))
+    assert "org/outside" not in own
 
 
 def test_usage_tells_the_tokens_of_thoughts(browse: Browse, deployment: Any, input_lines: Callable[..., bytes]) -> None:

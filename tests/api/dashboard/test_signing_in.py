@@ -16,6 +16,7 @@ from jobs.accounts.keys import create_key, find_key, revoke_key
 from jobs.accounts.tenants import create_tenant
 from jobs.states import Scope
 from tests.api.browser import Browser
+from tests.api.deployment import serving
 
 Browse = Callable[[str | None], Browser]
 
@@ -47,6 +48,17 @@ def test_after_signing_in_one_is_where_one_wanted_to_go(browse: Browse, deployme
     assert (back.status_code, back.headers["location"]) == (303, "/batches?show=open")
     cookie = back.headers["set-cookie"]
     assert all(part in cookie for part in ("HttpOnly", "SameSite=strict", "Max-Age=604800"))
+
+
+@pytest.mark.parametrize(("trusted", "is_secure"), [("127.0.0.0/8", True), ("10.0.0.0/8", False)])
+def test_a_cookie_is_secure_behind_a_proxy_with_tls_that_is_trusted(
+    trusted: str, is_secure: bool, deployment: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORWARDED_ALLOW_IPS", trusted)
+    with serving(deployment.settings) as url, Browser(base_url=url, headers={"x-forwarded-proto": "https"}) as browser:
+        answer = browser.sign_in(deployment.new_key())
+    assert answer.status_code == 303
+    assert ("Secure" in answer.headers["set-cookie"]) is is_secure
 
 
 @pytest.mark.parametrize("asked", ["https://evil.example/", "//evil.example/", "/\\evil.example", "batches", ""])

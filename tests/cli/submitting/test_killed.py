@@ -15,7 +15,7 @@ import pytest
 from jobs.chunks.recording import LineResult
 from tests.cli.service import Service, chatted, clean_environment, completed, failed, write_lines
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("quick_processes")]
 
 RUN = (
     "replace state.json",  # begun

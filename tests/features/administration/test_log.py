@@ -32,7 +32,7 @@ MakeBatch = Callable[..., Batch]
 ROOT = Path(__file__).resolve().parents[3]
 CHANGES = {
     "jobs.accounts.tenants": {"create_tenant", "set_retention", "set_disabled"},
-    "jobs.accounts.limits": {"set_limits", "set_best_priority", "set_overflow"},
+    "jobs.accounts.limits": {"set_limits", "set_best_priority", "set_overflow", "set_leaving"},
     "jobs.accounts.budgets": {"set_limit"},
     "jobs.accounts.window_budgets": {"set_budget", "remove_budget"},
     "jobs.accounts.keys": {"create_key", "rotate_key", "revoke_key", "revoke_keys"},

@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from jobs.access import FUNCTIONS, PREPARE, SERVICE, TABLES, Right
+from jobs.access import FUNCTIONS, PREPARE, SCALER, SERVICE, TABLES, Right
 
+ROLES_OF_CALLS = (SERVICE, PREPARE, SCALER)
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "database_roles.md"
 MARK = "<!-- from here on: python -m tests.jobs.access.roles_page -->\n"
-_RULE = "|---|---|---|"
 
 
 def with_tables(prose: str) -> str:
     """Return a page with its own prose up to the mark, followed by the current tables."""
-    rights = [f"| `{name}` | {_said(found.service)} | {_said(found.prepare)} |" for name, found in TABLES.items()]
-    calls = [f"| `{name}` | {_said_of(name, SERVICE)} | {_said_of(name, PREPARE)} |" for name in FUNCTIONS]
-    tables = [f"\n| {kind} | `{SERVICE}` | `{PREPARE}` |" for kind in ("table", "function")]
-    return "\n".join([prose.partition(MARK)[0] + MARK + tables[0], _RULE, *rights, tables[1], _RULE, *calls, ""])
+    rights = {name: [_rights(found.of(role)) for role in (SERVICE, PREPARE)] for name, found in TABLES.items()}
+    calls = {name: ["call" if role in roles else "–" for role in ROLES_OF_CALLS] for name, roles in FUNCTIONS.items()}
+    tables = [*_table("table", (SERVICE, PREPARE), rights), *_table("function", ROLES_OF_CALLS, calls), ""]
+    return prose.partition(MARK)[0] + MARK + "\n".join(tables)
 
 
-def _said(rights: frozenset[Right]) -> str:
+def _table(kind: str, roles: Sequence[str], cells: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    yield f"\n| {kind} | {' | '.join(f'`{role}`' for role in roles)} |"
+    yield "|---" * (len(roles) + 1) + "|"
+    yield from (f"| `{name}` | {' | '.join(own)} |" for name, own in cells.items())
+
+
+def _rights(rights: frozenset[Right]) -> str:
     return ", ".join(right.value.lower() for right in Right if right in rights) or "–"
-
-
-def _said_of(function: str, role: str) -> str:
-    return "call" if role in FUNCTIONS[function] else "–"
 
 
 if __name__ == "__main__":

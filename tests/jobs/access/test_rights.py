@@ -12,11 +12,11 @@ from sqlalchemy.orm import Session
 
 from features import load_tables
 from jobs import partitions
-from jobs.access import FUNCTIONS, OWNER, PREPARE, ROLES, SERVICE, TABLES, Right, grants, standing_of
+from jobs.access import FUNCTIONS, OWNER, PREPARE, ROLES, SCALER, SERVICE, TABLES, Right, grants, standing_of
 from jobs.database import connect, sessions
 from jobs.partitions import is_partition_name
 from jobs.tables import Base
-from tests.database_roles import as_owner, as_prepare, as_service, as_superuser
+from tests.database_roles import as_owner, as_prepare, as_scaler, as_service, as_superuser
 from tests.jobs.access.roles_page import PAGE, with_tables
 
 load_tables()
@@ -53,7 +53,7 @@ def test_every_table_and_function_has_its_line(login: Callable[[Login], Connecti
 def test_the_schema_has_these_rights_and_no_other(login: Callable[[Login], Connection]) -> None:
     """Queried from Postgres, so that rights by PUBLIC, by a column or by another role count, too."""
     connection = login(as_superuser)
-    rows = connection.execute(HAS, {"roles": [SERVICE, PREPARE]}).all()
+    rows = connection.execute(HAS, {"roles": [SERVICE, PREPARE, SCALER]}).all()
     has = {(row.role, row.name, row.privilege) for row in rows if row.has}
     assert has == grants.wanted(connection)
     asked = {row.privilege for row in rows} - {right.value for right in Right}
@@ -146,6 +146,14 @@ OF_SERVICES = [
     "SELECT drop_result_partition('2024-02-28')",
     "SET ROLE tokenmill_service",
 ]
+OF_ANYONE_WITH_A_TABLE = [
+    "SELECT name FROM model",
+    "SELECT * FROM scaling",
+    "SELECT * FROM due_work",
+    "SELECT * FROM serving_rate",
+    "SELECT * FROM worker",
+    "SELECT version_num FROM alembic_version",
+]
 
 
 @pytest.mark.parametrize(
@@ -154,6 +162,7 @@ OF_SERVICES = [
         (as_owner, OF_THE_SERVER),
         (as_service, OF_THE_SERVER + OF_THE_OWNER),
         (as_prepare, OF_THE_SERVER + OF_THE_OWNER + OF_SERVICES),
+        (as_scaler, OF_THE_SERVER + OF_THE_OWNER + OF_SERVICES + OF_ANYONE_WITH_A_TABLE),
     ],
 )
 def test_a_role_is_refused_what_is_anothers(
@@ -190,6 +199,7 @@ def test_a_row_of_a_partition_is_reached_by_its_table_alone(
         (as_owner, False, True, False),
         (as_service, False, False, True),
         (as_prepare, False, False, True),
+        (as_scaler, False, False, True),
     ],
 )
 def test_a_login_knows_what_it_may_do(

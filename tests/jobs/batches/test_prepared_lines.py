@@ -16,7 +16,7 @@ from jobs.audit.audit import audit
 from jobs.batches import lifecycle
 from jobs.batches.scan import PREPARE_LINES
 from jobs.batches.submission import CreateBatch
-from jobs.chunks import claiming, fleet, leasing
+from jobs.chunks import claiming, fleet, leasing, unserved
 from jobs.chunks.leasing import ClaimedChunk
 from jobs.errors import InputError
 from jobs.lines.document_bodies import PREPARE_MODEL, READ_ENDPOINT
@@ -128,9 +128,9 @@ def test_the_service_makes_one_and_reserves_no_token(
 def test_a_batch_that_nobody_prepares_says_so(session: Session, reading: Submit) -> None:
     batch = reading(1)
     session.refresh(batch)
-    assert "tokenmill prepare" in fleet.waits_for(session, [batch])[batch.id]
+    assert "tokenmill prepare" in unserved.waits_for(session, [batch])[batch.id]
     fleet.register(session, worker_id=WORKER, model=PREPARE_MODEL, max_chunks=1, max_model_len=0)
-    assert fleet.waits_for(session, [batch]) == {}
+    assert unserved.waits_for(session, [batch]) == {}
     assert fleet.contexts(session) == {}
 
 

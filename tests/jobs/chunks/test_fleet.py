@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from jobs import metrics
 from jobs.accounts import budgets, tenants
-from jobs.chunks import fleet
+from jobs.chunks import fleet, unserved
 from jobs.errors import NotFoundError
 from jobs.states import ChunkState
 from jobs.tables import Batch, Worker
@@ -91,11 +91,11 @@ def test_a_batch_in_progress_waits_for_a_live_worker_of_its_model(session: Sessi
     batch = make_batch(state="in_progress", model="org/m")
     others = [make_batch(state="completed", model="org/m"), make_batch()]
     register(session, "other", model="other")
-    lacks = fleet.waits_for(session, [batch, *others])
+    lacks = unserved.waits_for(session, [batch, *others])
     assert list(lacks) == [batch.id]
     assert "`tokenmill worker --model org/m`" in lacks[batch.id]
     register(session, "m", model="org/m")
-    assert fleet.waits_for(session, [batch, *others]) == {}
+    assert unserved.waits_for(session, [batch, *others]) == {}
 
 
 def test_a_batch_whose_workers_are_all_drained_waits_for_one_that_is_resumed(
@@ -105,13 +105,13 @@ def test_a_batch_whose_workers_are_all_drained_waits_for_one_that_is_resumed(
     make_chunk(held, state="leased")
     for worker_id in ("v", "w"):
         register(session, worker_id)
-        assert fleet.waits_for(session, [waiting, held]) == {}
+        assert unserved.waits_for(session, [waiting, held]) == {}
         fleet.set_draining(session, fleet.find_worker(session, worker_id), is_draining=True)
-    lacks = fleet.waits_for(session, [waiting, held])
+    lacks = unserved.waits_for(session, [waiting, held])
     assert list(lacks) == [waiting.id], "what they have they finish"
     assert "`tokenmill workers resume`" in lacks[waiting.id]
     fleet.set_draining(session, fleet.find_worker(session, "v"), is_draining=False)
-    assert fleet.waits_for(session, [waiting, held]) == {}
+    assert unserved.waits_for(session, [waiting, held]) == {}
 
 
 def test_the_allowance_is_the_free_slots_without_unanswered_hints(

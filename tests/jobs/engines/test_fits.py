@@ -12,7 +12,7 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from jobs.batches.growth import adding
-from jobs.chunks import claiming, fleet, leasing, ready_queues
+from jobs.chunks import claiming, fleet, leasing, ready_queues, unserved
 from jobs.chunks.fair_order import AGE_OF_NORMAL
 from jobs.chunks.leasing import ClaimedChunk, OtherEngineError
 from jobs.engines import fits, served
@@ -316,10 +316,10 @@ def test_a_batch_whose_last_able_worker_has_died_says_so(session: Session, run: 
     for engine in (PLAIN, VLLM):
         start(session, engine)
     batch = run([*plain(4), *with_logprobs(4)], engine_choice="any")
-    assert fleet.waits_for(session, [batch]) == {}
+    assert unserved.waits_for(session, [batch]) == {}
     fleet.stop(session, "vllm")
     session.commit()
-    (reason,) = fleet.waits_for(session, [batch]).values()
+    (reason,) = unserved.waits_for(session, [batch]).values()
     assert "logprobs" in reason
     assert "ollama 0.9" in reason
     assert claim_all(session, PLAIN) == 1, "the lines that need nothing go on"
@@ -335,7 +335,7 @@ def test_a_batch_of_a_kind_that_no_longer_runs_says_so(session: Session, run: Ru
     fleet.stop(session, "ollama")
     session.commit()
     session.refresh(batch)
-    (reason,) = fleet.waits_for(session, [batch]).values()
+    (reason,) = unserved.waits_for(session, [batch]).values()
     assert "ollama" in reason
     assert "vllm 0.32" in reason
 

@@ -90,7 +90,7 @@ def test_a_tenant_that_had_more_waits_until_the_others_are_level() -> None:
 def test_what_waits_is_served_after_what_runs_and_taken_up_before_it() -> None:
     found = by_id([load("r", leased=120, leased_lines=4), load("w", tenant="y", ready=50)])
     assert (found["w"].tokens, found["w"].tokens_to_claim) == (170, 50)
-    assert (found["r"].tokens, found["r"].tokens_to_claim) == (0, 0)
+    assert (found["r"].tokens, found["r"].tokens_to_claim) == (120, 0)
     assert (found["r"].position, found["r"].tokens_ahead) == (0, {})
 
 

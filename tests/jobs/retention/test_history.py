@@ -147,6 +147,20 @@ def test_entries_of_other_prices_of_cached_tokens_or_of_another_class_stay_apart
     assert (num_rows(session), sums(session), findings(maker)) == ((0, 3), before, [])
 
 
+def test_entries_of_lines_that_left_the_house_stay_apart_with_what_they_cost(
+    session: Session, maker: sessionmaker[Session], ended: Batch
+) -> None:
+    age(session, 100)
+    session.execute(text("UPDATE ledger SET spill_picos = flush_no + 5 WHERE flush_no < 2"))
+    session.commit()
+    before, paid = sums(session), session.scalar(text("SELECT sum(spill_picos) FROM ledger"))
+    history.roll_up(maker, age=AGE)
+    assert (sums(session), session.scalar(text("SELECT sum(spill_picos) FROM ledger"))) == (before, paid)
+    kept = session.execute(text("SELECT spill_picos IS NULL, count(*) FROM ledger GROUP BY 1")).all()
+    assert {is_of_house for is_of_house, _ in kept} == {False, True}
+    assert num_rows(session)[1] < 4
+
+
 KEPT = {
     "it ended lately": "UPDATE batch SET completed_at = now() - interval '89 days'",
     "it has not ended": "UPDATE batch SET state = 'in_progress', completed_at = NULL",

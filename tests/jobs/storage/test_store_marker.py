@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs.errors import NotFoundError, ServiceError
+from jobs.settings import MIB
 from jobs.storage import Storage, store_marker, store_owner
 from jobs.storage.access import MARKER
 from jobs.tables import File
@@ -20,7 +22,7 @@ AWAY = [Mood.NO_BUCKET, Mood.NO_ROUTE, Mood.OTHER_SITE, Mood.FORBID, Mood.REFUSE
 
 
 def marked(url: str) -> Storage:
-    return Storage(url, timeout_seconds=0.5, max_retries=0, is_marked=True)
+    return Storage(url, timeout_seconds=5, max_retries=0, is_marked=True)
 
 
 @pytest.fixture
@@ -144,6 +146,29 @@ def test_an_upload_to_a_folder_that_is_unmounted_midway_is_not_told_as_stored(st
 def test_an_upload_whose_bucket_is_another_one_by_its_end_is_not_told_as_stored(bucket: Storage, s3: S3Server) -> None:
     s3.trouble(Mood.NO_ROUTE, methods="GET")  # the new bucket has no marker
     with pytest.raises(ServiceError):
+        bucket.put("t/a", b"aaa")
+
+
+def test_a_store_that_answers_with_the_checksum_is_not_asked_for_the_size(bucket: Storage, s3: S3Server) -> None:
+    before = s3.requests.copy()
+    assert bucket.put("t/a", [b"aaa", b"bb"]) == 5
+    assert {method: number for (method, _), number in (s3.requests - before).items()} == {"PUT": 1, "GET": 1}
+    assert bucket.read_range("t/a", 0, 5) == b"aaabb"
+
+
+@pytest.mark.parametrize("size_bytes", [8 * MIB, 8 * MIB + 1])
+def test_an_upload_of_one_part_and_of_more_are_stored_whole(bucket: Storage, s3: S3Server, size_bytes: int) -> None:
+    content = random.Random(5).randbytes(size_bytes)
+    before = s3.requests.copy()
+    bucket.put("t/a", [content[:10], content[10:]])
+    assert bucket.read_range("t/a", 0, size_bytes) == content
+    heads = sum(number for (method, _), number in (s3.requests - before).items() if method == "HEAD")
+    assert heads == (1 if size_bytes > 8 * MIB else 0)
+
+
+def test_an_upload_answered_by_another_site_is_not_stored(bucket: Storage, s3: S3Server) -> None:
+    s3.trouble(Mood.OTHER_SITE, methods="PUT", key_prefix="objects/t/")
+    with pytest.raises((ServiceError, NotFoundError)):
         bucket.put("t/a", b"aaa")
 
 

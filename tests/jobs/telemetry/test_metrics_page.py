@@ -103,6 +103,16 @@ def test_what_an_alert_asks_for_is_declared() -> None:
     assert {name.removesuffix("_bucket") for name in asked} <= names
 
 
+@pytest.mark.parametrize("meter", [each for each in all_meters() if each.alert and each.kind == "counter"])
+def test_a_series_that_an_alert_expects_to_grow_is_there_from_the_start(meter: Meter) -> None:
+    """One that is born with its first event is at 1 from its first scrape on: nothing grows."""
+    (expected,) = re.findall(rf"{meter.name}(?:{{(\w+)=~?\"([^\"]+)\"}})?\[", meter.alert or "")
+    label, values = expected
+    families = Meters([meter]).registry.collect()
+    found = {each.labels.get(label, "") for family in families for each in family.samples if each.value == 0}
+    assert found >= set(values.split("|"))
+
+
 def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port: int = listening.getsockname()[1]

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,7 @@ from lab.chaos.checked_batches import count_tokens
 from lab.chaos.command import _COUNTS, _name, parse
 from lab.chaos.stack import MODEL_FOLDER
 from lab.no_compute.server import EchoServer
+from tokenmill.processes import PACKAGES, command_of
 
 
 def num_faults(*words: str) -> int:
@@ -33,6 +37,8 @@ def test_a_server_has_sixty_faults_of_its_own() -> None:
         ("--server-kills", "1"),
         ("--engine", "openai", "--engine-crashes", "1"),
         ("--engine", "openai", "--demo-model"),
+        ("--server-command", "serve {socket}", "--model-folder", "model"),
+        ("--engine", "openai", "--server-command", "serve {socket}"),
         ("--engine", "openai", "--flows", "5"),
     ],
 )
@@ -74,3 +80,11 @@ def test_a_prompt_is_answered_with_itself_as_text_and_as_tokens(tmp_path: Path) 
     assert (whole["choices"][0]["text"], whole["choices"][0]["finish_reason"]) == (text, "stop")
     assert whole["usage"] == {"prompt_tokens": num, "completion_tokens": num + 1}
     assert (cut["choices"][0]["finish_reason"], cut["usage"]["completion_tokens"]) == ("length", 2)
+
+
+def test_a_real_server_takes_the_place_of_its_process(tmp_path: Path) -> None:
+    script = "import os, sys; print(sys.argv[1], os.getpid(), os.environ.get('PYTHONPATH'))"
+    module = command_of("lab.chaos.real_server", "a.socket", sys.executable, "-c", script, "--uds={socket}")
+    process = subprocess.Popen(module, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": PACKAGES})
+    written, _ = process.communicate(timeout=60)
+    assert written.split() == ["--uds=a.socket", str(process.pid), "None"]

@@ -44,6 +44,10 @@ class LargeResults:
         self.written.append(self.held)
         self.held = []
 
+    def write_all(self) -> None:
+        if self.held:
+            self.write()
+
 
 def ends_of(results: LargeResults, *, is_batch_wanted: bool) -> ChunkEnds:
     """Return the ends of a chunk whose worker has stopped."""
@@ -53,7 +57,7 @@ def ends_of(results: LargeResults, *, is_batch_wanted: bool) -> ChunkEnds:
         services=services,
         settings=Settings(),
         lease=SimpleNamespace(is_batch_wanted=is_batch_wanted, run=lambda work: None),
-        lines=SimpleNamespace(has_wasted=False),
+        lines=SimpleNamespace(has_paid=False),
         submitted=ThreeEnded(),
     )
     any_results: Any = results

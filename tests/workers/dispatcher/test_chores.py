@@ -12,8 +12,9 @@ from sqlalchemy.orm import Session, sessionmaker
 from features.pipelines.scheduling import schedules
 from features.pipelines.scheduling.schedules import ScheduleWish
 from features.pipelines.tables import Pipeline
-from jobs import chores, metrics
+from jobs import chores, metrics, served_models
 from jobs.database import try_advisory_lock
+from jobs.scaling.limits import Limits, set_limits
 from jobs.storage import Storage
 from jobs.tables import Tenant
 from jobs.telemetry.meters import Sample
@@ -51,6 +52,22 @@ def test_a_dispatcher_forecasts_batches_again_when_that_is_due(
         session.execute(text("UPDATE chore SET due_at = now()"))
     dispatcher.forecast()
     assert sorted(forecasts()) == sorted([first, second])
+
+
+def test_without_open_batches_models_with_settings_for_scaling_are_measured(
+    dispatcher: Dispatcher, maker: sessionmaker[Session]
+) -> None:
+    def measured() -> list[str]:
+        with maker() as session:
+            return list(session.scalars(text("SELECT model FROM due_work")))
+
+    dispatcher.forecast_at_rest()
+    with maker.begin() as session:
+        assert session.scalars(text("SELECT name FROM chore")).all() == [], "nothing is measured for nobody"
+        served_models.add_model(session, "scaled", "/models/scaled")
+        set_limits(session, "scaled", Limits(max_workers=2))
+    dispatcher.forecast_at_rest()
+    assert measured() == ["scaled"]
 
 
 def test_one_dispatcher_counts_the_queue_for_all_and_for_whoever_asks(

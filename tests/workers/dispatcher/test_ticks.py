@@ -18,6 +18,7 @@ from jobs.storage import Storage
 from jobs.tables import Batch, Tenant
 from tests.workers.dispatcher.builders import MakeLines, RecordedHints, claim_one
 from workers.dispatcher import Dispatcher, Plan
+from workers.turns.control_wakes import MOST_AT_ONCE
 
 
 def test_a_new_batch_is_hinted_for_validation_once(
@@ -27,6 +28,14 @@ def test_a_new_batch_is_hinted_for_validation_once(
     dispatcher.tick()
     dispatcher.tick()
     assert hints.sent == [("validate", batch_id)]
+
+
+def test_many_new_batches_are_all_picked_and_few_are_hinted(
+    dispatcher: Dispatcher, hints: RecordedHints, submit: Callable[..., str], lines: MakeLines
+) -> None:
+    batch_ids = {submit(lines(1)) for _ in range(MOST_AT_ONCE + 2)}
+    assert set(dispatcher.tick().validate) == batch_ids
+    assert len(hints.sent) == MOST_AT_ONCE
 
 
 def test_a_hint_without_an_answer_is_sent_again(

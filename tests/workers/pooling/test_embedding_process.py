@@ -18,7 +18,7 @@ from jobs.storage import Storage, tokenizers
 from tests.workers.pooling.builders import MODEL, Desk, line
 from tests.workers.role_processes import RoleProcess, Watch, dispatching, ended, hasty_settings, stored_in
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("quick_processes")]
 
 NUM_LINES = 120
 TEXTS = ["the sea is cold", "ships sail", "to no port today and wide"] * 8

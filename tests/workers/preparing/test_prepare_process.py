@@ -16,10 +16,11 @@ from jobs.states import BatchState
 from jobs.storage import Storage
 from lab.extraction.pages import make_pdf
 from tests.database_roles import as_prepare
+from tests.forked.commands import program_of
 from tests.workers.preparing.builders import Library
 from tests.workers.role_processes import WAIT_SECONDS, RoleProcess, Watch, dispatching, ended, hasty_settings, stored_in
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("quick_processes")]
 
 
 @pytest.fixture
@@ -57,7 +58,7 @@ def readers_of(process: RoleProcess) -> list[psutil.Process]:
     """Return the processes that fork readers of files, and their current readers."""
     warm = [
         child
-        for child in psutil.Process(process.pid).children()
+        for child in psutil.Process(program_of(process.pid)).children()
         if "features.documents.extraction.documents.process.child" in child.cmdline()
     ]
     return warm + [reader for each in warm for reader in each.children()]

@@ -1,4 +1,7 @@
-"""A server whose every capability answers as a test says: as it should, as if not asked, refused, late, never."""
+"""A server whose every capability answers as a test says: as it should, as if not asked, refused, late, never.
+
+`uncounted` gives two choices and counts the first, `cut` ends an answer of a form after half of it.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.workers.remote.fake_server import FakeServer, Request
-from workers.remote.probes import COUNTING, LETTERS
+from workers.remote.probing.probes import COUNTING, LETTERS
 
+_MEANT = ("yes", "uncounted", "cut")
 COUNTED = "1, 2, 3, 4, 5, 6,"
 LETTERED = "q w e r t y"
+FAVOURED = " row"
+PENALTIES = ("presence_penalty", "frequency_penalty", "repetition_penalty")
 SHAPED = {"json": '{"ok": true}', "json_object": "{}", "echo": "One two three four", "choice": "plum", "regex": "123"}
 
 
@@ -34,8 +40,8 @@ class Able:
     async def answer(self, request: Request) -> None:
         names = list(_asked(request.path, request.body)) or ["plain"]
         modes = [self.modes.get(name, "yes") for name in names]
-        meant = {name for name, mode in zip(names, modes, strict=True) if mode == "yes"}
-        match next((mode for mode in modes if mode not in ("yes", "no")), "yes"):
+        meant = {name for name, mode in zip(names, modes, strict=True) if mode in _MEANT}
+        match next((mode for mode in modes if mode not in (*_MEANT, "no")), "yes"):
             case "absent":
                 await request.answer(b'{"error": {"message": "no such parameter"}}', status="400 Bad Request")
             case "late":
@@ -45,13 +51,18 @@ class Able:
             case "nonsense":
                 await request.answer(b'[{"choices": 7}]')
             case _:
-                await request.answer(json.dumps(self._body(request, meant)).encode())
+                body = self._body(request, meant, is_counted="uncounted" not in modes, is_cut="cut" in modes)
+                await request.answer(json.dumps(body).encode())
 
-    def _body(self, request: Request, meant: set[str]) -> dict[str, Any]:
+    def _body(self, request: Request, meant: set[str], *, is_counted: bool, is_cut: bool) -> dict[str, Any]:
         num = 2 if meant & {"n", "many_prompts"} else 1
         choices = [self._choice(request, meant, index) for index in range(num)]
+        if is_cut:
+            choices[0]["finish_reason"] = "length"
+            choices[0]["message"]["content"] = choices[0]["message"]["content"][:5]
         prompt = 3 if "token_prompts" in meant else self.prompt_tokens
-        usage = {"prompt_tokens": prompt, "completion_tokens": 12, "total_tokens": prompt + 12}
+        answer = request.body["max_tokens"] * (num if is_counted else 1)
+        usage = {"prompt_tokens": prompt, "completion_tokens": answer, "total_tokens": prompt + answer}
         return {"model": "served", "choices": choices} | ({"usage": usage} if self.counts_usage else {})
 
     def _choice(self, request: Request, meant: set[str], index: int) -> dict[str, Any]:
@@ -73,12 +84,14 @@ class Able:
         shaped = next((text for name, text in SHAPED.items() if name in meant), None)
         if shaped is not None:
             return shaped, "stop"
+        if meant & {"logit_bias", "favoured"}:
+            return FAVOURED * request.body["max_tokens"] + "!" * len(meant & set(PENALTIES)), "length"
         if request.text == COUNTING:
             stop = request.body["stop"][0] if "stop" in meant else None
             return (COUNTED, "length") if stop is None else (COUNTED.split(stop, maxsplit=1)[0], "stop")
         if request.text == LETTERS:
             return self._letters(request.body, meant), "length"
-        return "banana", "stop"
+        return "banana", "length" if "many_prompts" in meant else "stop"
 
     def _letters(self, body: Mapping[str, Any], meant: set[str]) -> str:
         if body["temperature"] == 0 or meant & {"top_k", "min_p"}:
@@ -93,6 +106,9 @@ def _asked(path: str, body: Mapping[str, Any]) -> Iterator[str]:
     yield from ({"json_schema": ["json"], "json_object": ["json_object"]}.get(kind, []))
     yield from body.get("structured_outputs", {})
     yield from (name for name in ("n", "seed", "stop", "logprobs", "tools", "echo") if name in body)
+    yield from (name for name in PENALTIES if body.get(name) == 2.0)
+    if "logit_bias" in body:
+        yield "logit_bias" if len(body["logit_bias"]) == 1 else "favoured"
     yield from (name for name, value in (("top_k", 1), ("min_p", 1.0)) if body.get(name) == value)
     prompt = body.get("prompt")
     if isinstance(prompt, list):

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from jobs.chunks import claiming
 from jobs.chunks.leasing import ClaimedChunk
-from jobs.engines.engine import EVERYTHING, ServingEngine
+from jobs.engines.engine import EVERYTHING, ServingEngine, Spill
 from jobs.settings import Settings
 from jobs.storage import Storage
 from jobs.telemetry.declared import WORKER
@@ -22,13 +22,13 @@ from workers.chunks.services import Services
 from workers.drain import Drain
 from workers.remote.abilities import Abilities
 from workers.remote.answerer import RemoteAnswerer
-from workers.remote.caller import Caller
+from workers.remote.calls.caller import Caller
+from workers.remote.calls.pace import Pace
 from workers.remote.checks import chat_check
 from workers.remote.dialects import VLLM, Dialect
 from workers.remote.exchange import Address, Patience
 from workers.remote.identity import Identity
 from workers.remote.lines import RemoteParts
-from workers.remote.pace import Pace
 from workers.remote.sizes import ByteSizes, Sizes
 
 QUICK = Patience(answer_seconds=1.5, stall_seconds=0.5, away_seconds=0.4, look_seconds=0.05, most_look_seconds=0.1)
@@ -38,8 +38,11 @@ CONTEXT = 2048
 class Post:
     """One worker; `open` starts it, with the parts of a test."""
 
-    def __init__(self, url: str, maker: sessionmaker[Session], storage: Storage, settings: Settings) -> None:
+    def __init__(
+        self, url: str, maker: sessionmaker[Session], storage: Storage, settings: Settings, *, worker_id: str = "w"
+    ) -> None:
         self.url = url
+        self.worker_id = worker_id
         self.maker = maker
         self.settings = settings
         self.drain = Drain()
@@ -66,19 +69,19 @@ class Post:
         seats: int = 8,
         patience: Patience = QUICK,
         key: str | None = None,
+        spill: Spill | None = None,
     ) -> RemoteAnswerer:
         identity = identity or Identity(dialect=dialect, version="9.9", model="served")
         address = Address(url=self.url, key=key)
         self.caller = Caller(address, Pace(start=seats, most=seats), chat_check(identity), patience=patience)
-        engine = ServingEngine(kind=identity.dialect.kind, version=identity.version, meets=identity.dialect.meets)
-        self.abilities = Abilities(engine)
+        kind, version, meets = identity.dialect.kind, identity.version, identity.dialect.meets
+        self.abilities = Abilities(ServingEngine(kind=kind, version=version, meets=meets, spill=spill))
         parts = RemoteParts(
             services=self.services,
             caller=self.caller,
             identity=identity,
             abilities=self.abilities,
             sizes=sizes or ByteSizes(max_model_len=CONTEXT),
-            model="demo",
             answers_as=answers_as,
         )
         self.answerer = RemoteAnswerer(parts, max_model_len=CONTEXT)
@@ -87,11 +90,15 @@ class Post:
 
     def claim(self) -> ClaimedChunk:
         """Claim the next chunk, whatever its lines need."""
-        engine = replace(self.abilities.engine, meets=EVERYTHING)
-        with self.maker.begin() as session:
-            claim = claiming.claim_next(session, model="demo", worker_id="w", lease=self.settings.lease, engine=engine)
+        claim = self.claim_if_any()
         assert claim is not None, "no chunk is ready"
         return claim
+
+    def claim_if_any(self) -> ClaimedChunk | None:
+        engine = replace(self.abilities.engine, meets=EVERYTHING)
+        lease = self.settings.lease
+        with self.maker.begin() as session:
+            return claiming.claim_next(session, model="demo", worker_id=self.worker_id, lease=lease, engine=engine)
 
     def run_next(self) -> bool:
         """Claim the next chunk and run it; return whether it was finished."""

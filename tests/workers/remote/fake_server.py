@@ -49,6 +49,8 @@ class FakeServer:
     behaviours: dict[str, Behaviour] = field(default_factory=dict)
     others: dict[str, Any] = field(default_factory=dict)
     """Objects by path, for GET."""
+    gets: dict[str, Behaviour] = field(default_factory=dict)
+    """Behaviours by path, for GET."""
     tls: ssl.SSLContext | None = None
     is_sick: bool = False
     """Whether it misbehaves for every request, as 500."""
@@ -141,7 +143,7 @@ class FakeServer:
         request = Request(path=target, headers=headers, body=body, writer=writer, text=text_of(body))
         self.headers = headers
         if method == "GET":
-            await self._get(request)
+            await self.gets.get(target, self._get)(request)
         else:
             await self._compute(request, reader)
         return not writer.is_closing()

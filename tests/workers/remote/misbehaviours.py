@@ -40,7 +40,7 @@ def _usage(**changes: Any) -> Behaviour:
     return _changed(usage={"prompt_tokens": 7, "completion_tokens": 2} | changes)
 
 
-def _status(status: str, message: str = "no", *, headers: Mapping[str, str] | None = None) -> Behaviour:
+def with_status(status: str, message: str = "no", *, headers: Mapping[str, str] | None = None) -> Behaviour:
     async def behave(request: Request) -> None:
         content = json.dumps({"error": {"message": message, "type": "t", "code": None}}).encode()
         await request.answer(content, status=status, headers=headers)
@@ -146,15 +146,16 @@ MISBEHAVIOURS: Mapping[str, Behaviour] = {
     "float-usage": _usage(prompt_tokens=7.5),
     "error-in-200": _content(b'{"error": {"message": "bad parameter", "code": 400}}'),
     "busy-in-200": _content(b'{"error": {"message": "later", "code": 429}}'),
-    "redirect": _status("302 Found", headers={"Location": "http://elsewhere/v1"}),
-    "400": _status("400 Bad Request", "top_k is wrong"),
-    "422": _status("422 Unprocessable Entity", "no such field"),
-    "401": _status("401 Unauthorized"),
-    "404": _status("404 Not Found"),
-    "429": _status("429 Too Many Requests"),
-    "429-soon": _status("429 Too Many Requests", headers={"Retry-After": "0.2"}),
-    "429-year": _status("429 Too Many Requests", headers={"Retry-After": "31536000"}),
-    "429-negative": _status("429 Too Many Requests", headers={"Retry-After": "-5"}),
-    "500": _status("500 Internal Server Error"),
-    "503": _status("503 Service Unavailable"),
+    "redirect": with_status("302 Found", headers={"Location": "http://elsewhere/v1"}),
+    "400": with_status("400 Bad Request", "top_k is wrong"),
+    "422": with_status("422 Unprocessable Entity", "no such field"),
+    "401": with_status("401 Unauthorized"),
+    "404": with_status("404 Not Found"),
+    "429": with_status("429 Too Many Requests"),
+    "429-soon": with_status("429 Too Many Requests", headers={"Retry-After": "0.2"}),
+    "429-year": with_status("429 Too Many Requests", headers={"Retry-After": "31536000"}),
+    "429-negative": with_status("429 Too Many Requests", headers={"Retry-After": "-5"}),
+    "500": with_status("500 Internal Server Error"),
+    "503": with_status("503 Service Unavailable"),
+    "504": with_status("504 Gateway Timeout"),
 }

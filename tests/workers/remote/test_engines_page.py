@@ -20,7 +20,7 @@ from workers.remote.checks import first_check
 from workers.remote.dialects import DIALECTS, VLLM
 from workers.remote.exchange import Address
 from workers.remote.identity import identify
-from workers.remote.probes import probes_of
+from workers.remote.probing.probes import probes_of
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -11,8 +11,8 @@ import pytest
 from jobs.lines.needs import Need
 from tests.workers.remote.builders import Post
 from tests.workers.remote.fake_server import FakeServer
-from workers.remote import caller as calling
 from workers.remote import exchange as exchanging
+from workers.remote.calls import caller as calling
 from workers.remote.dialects import VLLM
 from workers.remote.sizes import TokenSizes
 

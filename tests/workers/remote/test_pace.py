@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workers.remote.pace import Pace
+from workers.remote.calls.pace import Pace
 
 
 def answer(pace: Pace, *, now: float, took: float = 1.0, is_full: bool = True) -> None:

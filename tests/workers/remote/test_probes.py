@@ -15,15 +15,17 @@ from jobs.errors import ServiceError
 from jobs.lines.endpoints import LineKind
 from jobs.lines.needs import NOTHING, Need
 from jobs.tables import ServedEngine
-from tests.workers.remote.able_server import Able
+from tests.workers.remote.able_server import PENALTIES, Able
 from tests.workers.remote.fake_server import FakeServer
 from workers.remote.abilities import Abilities
-from workers.remote.asking import Server, ask
-from workers.remote.dialects import OLLAMA, SGLANG, VLLM, Dialect
+from workers.remote.dialects import OLLAMA, OPENAI, SGLANG, VLLM, Dialect
 from workers.remote.exchange import Address
 from workers.remote.identity import Identity
-from workers.remote.prober import DAY, SOON, Prober, Served, first_abilities
-from workers.remote.probes import COUNTING, LETTERS, MAX_TOKENS, Seen, abilities, probed_needs, probes_of
+from workers.remote.probing import effects
+from workers.remote.probing.asking import Server, ask
+from workers.remote.probing.prober import DAY, SOON, Prober, Served, first_abilities
+from workers.remote.probing.probes import COUNTING, LETTERS, MAX_TOKENS, abilities, probed_needs, probes_of
+from workers.remote.probing.replies import Reply, Seen
 
 NAMES = [probe.name for probe in probes_of(VLLM)]
 PROBED = [name for name in NAMES if name not in ("usage", "max_tokens")]
@@ -44,7 +46,7 @@ def seen(server: FakeServer, able: Able, *, names: list[str] | None = None, **op
 
 def test_a_server_that_can_all_is_seen_to(server: FakeServer) -> None:
     assert seen(server, Able()) == dict.fromkeys(NAMES, "yes")
-    assert sum(server.num_asked.values()) <= 20
+    assert sum(server.num_asked.values()) <= 24
 
 
 @pytest.mark.parametrize("mode", ["no", "absent"])
@@ -81,6 +83,37 @@ def test_a_server_that_answers_not_even_a_plain_request_shows_nothing(server: Fa
 def test_a_server_that_falls_silent_is_not_asked_for_all_that_is_left(server: FakeServer) -> None:
     found = seen(server, Able(modes=dict.fromkeys(PROBED, "never")))
     assert list(found.values()) == ["yes", "yes", "never", "never", "never"]
+
+
+@pytest.mark.parametrize(("mode", "names"), [("uncounted", ["n", "many_prompts"]), ("cut", ["json", "json_object"])])
+def test_choices_must_be_counted_and_forms_may_be_cut(server: FakeServer, mode: str, names: list[str]) -> None:
+    expected = {"uncounted": "no", "cut": "yes"}[mode]
+    assert seen(server, Able(modes=dict.fromkeys(names, mode)), names=names) == dict.fromkeys(names, expected)
+
+
+def test_text_that_is_cut_is_no_object(server: FakeServer) -> None:
+    Able(modes=dict.fromkeys(("json", "json_object"), "no")).serve(server)
+    probes = [replace(probe, requests=lambda facts: [{}]) for probe in probes_of(VLLM) if probe.name.startswith("json")]
+    found, _ = ask(server_of(server), probes, budget=MAX_TOKENS)
+    assert [str(one.seen) for one in found.values()] == ["no", "no"]
+
+
+@pytest.mark.parametrize("mode", ["no", "absent"])
+def test_penalties_that_cannot_be_compared_are_believed_where_the_server_claims_them(
+    server: FakeServer, mode: str
+) -> None:
+    found = seen(server, Able(modes={"favoured": mode}), names=list(PENALTIES))
+    assert found == dict.fromkeys(PENALTIES, "unclear")
+    for dialect, claimed in ((VLLM, PENALTIES), (OPENAI, PENALTIES[:2])):
+        for needs in (*abilities(dialect, found), *abilities(dialect, {})):
+            assert [name for name in PENALTIES if Need[name.upper()] in needs] == list(claimed)
+
+
+@pytest.mark.parametrize("mode", ["late", "never"])
+def test_what_penalties_compare_with_may_get_no_answer(server: FakeServer, mode: str) -> None:
+    found = seen(server, Able(modes={"favoured": mode}), names=list(PENALTIES), seconds=0.3)
+    assert found == dict.fromkeys(PENALTIES, mode)
+    assert Need.PRESENCE_PENALTY in abilities(VLLM, found)[0]
 
 
 def test_counts_and_limits_are_seen_in_the_plain_answer(server: FakeServer) -> None:
@@ -313,3 +346,9 @@ def test_engines_that_nobody_serves_are_forgotten_after_a_month(session: Session
     assert served.forget_old(session) == 0
     session.execute(text("UPDATE served_engine SET seen_at = now() - interval '31 days'"))
     assert served.forget_old(session) == 1
+
+
+def test_an_empty_answer_says_nothing_of_a_limit_or_a_stop() -> None:
+    empty = Reply(seen=Seen.YES, body={"choices": [{"text": "", "finish_reason": "stop"}]})
+    facts = effects.Facts(is_chat=False, plain=empty)
+    assert (effects.is_limited([empty], facts), effects.is_stopped([empty], facts)) == (None, None)

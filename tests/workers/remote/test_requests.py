@@ -142,3 +142,13 @@ def test_one_prompt_goes_as_itself_and_several_as_a_list() -> None:
     assert sent(completion(prompt=["a"]), VLLM)["prompt"] == "a"
     assert sent(completion(prompt=["a", "b"]), VLLM)["prompt"] == ["a", "b"]
     assert sent(completion(prompt=[1, 2]), VLLM)["prompt"] == (1, 2)
+
+
+def test_what_llama_server_reads_in_another_way_is_sent_in_its_own() -> None:
+    other = {"type": "function", "function": {"name": "g", "parameters": SCHEMA}}
+    body = sent(chat(tools=[TOOL, other], tool_choice={"type": "function", "function": {"name": "g"}}), LLAMA_SERVER)
+    assert (body["tools"], body["tool_choice"]) == ([other], "required")
+    assert sent(chat(logprobs=True), LLAMA_SERVER)["top_logprobs"] == 1
+    assert sent(chat(logprobs=True), VLLM)["top_logprobs"] == 0
+    assert sent(completion(prompt="a", logprobs=0), LLAMA_SERVER)["logprobs"] == 1
+    assert sent(completion(prompt="a", logprobs=3), LLAMA_SERVER)["logprobs"] == 3

@@ -12,6 +12,7 @@ from openai.types.chat import ChatCompletion
 from typer.testing import CliRunner
 
 from cli.app import app
+from jobs import served_adapters
 from jobs.batches import lifecycle
 from jobs.lines.bodies import COMPLETION_ENDPOINT
 from jobs.lines.needs import Need
@@ -49,7 +50,7 @@ def test_an_engine_that_changes_its_version_under_a_batch_goes_on_and_each_answe
     submit_valid([line(number) for number in range(2 * post.settings.chunk_lines)])
     post.open()
     for version in ("9.9", "10.0"):
-        post.abilities.engine = replace(post.abilities.engine, version=version)
+        post.abilities.note_version(version, post.abilities.meets)
         assert post.run_next()
     versions = [body["engine"]["version"] for body in post.bodies().values()]
     assert versions == ["9.9"] * post.settings.chunk_lines + ["10.0"] * post.settings.chunk_lines
@@ -76,6 +77,65 @@ def test_the_server_gets_its_own_model_name_and_no_defaults_of_its_own(
         "stop": ["x"],
         "max_tokens": 3,
     }
+
+
+def test_one_worker_asks_for_lines_of_a_model_and_of_its_adapters_at_the_same_time(
+    post: Post, server: FakeServer, submit_valid: SubmitLines, line: MakeLine, tenant: Tenant
+) -> None:
+    async def as_asked(request: Request) -> None:
+        await request.answer(json.dumps(good_answer(request.body, model=request.body["model"])).encode())
+
+    server.behaviours["as-asked"], server.default = as_asked, "as-asked"
+    adapters = frozenset({"sql-lora", "law-lora"})
+    post.open()
+    post.abilities.note_listed(adapters)
+    with post.maker.begin() as session:
+        for name in ("sql", "law"):
+            served_adapters.add_adapter(session, name, base="demo", adapter=f"{name}-lora", input_price_picos=3)
+        served_adapters.note_listed(session, "demo", adapters)
+    for number, model in ((0, "demo"), (1, "sql"), (22, "law")):  # no two files of one size
+        submit_valid([line(number, model=model)])
+    for _ in range(3):
+        post.begin_next()
+    post.close()
+    post.answerer = None
+    assert {text: body["model"] for text, body in server.bodies.items() if text.startswith("Hello")} == {
+        "Hello 0": "served",
+        "Hello 1": "sql-lora",
+        "Hello 22": "law-lora",
+    }
+    assert {name: body["model"] for name, body in post.bodies().items()} == {"c0": "demo", "c1": "sql", "c22": "law"}
+    assert sorted(post.rows("SELECT model, cost_picos::int FROM ledger")) == [("demo", 0), ("law", 21), ("sql", 21)]
+
+
+def test_an_answer_of_the_base_is_none_of_an_adapter(
+    post: Post, server: FakeServer, submit_valid: SubmitLines, line: MakeLine, tenant: Tenant
+) -> None:
+    """The server ignores the model's name, as some do."""
+    post.open()
+    post.abilities.note_listed(frozenset({"sql-lora"}))
+    with post.maker.begin() as session:
+        served_adapters.add_adapter(session, "sql", base="demo", adapter="sql-lora")
+        served_adapters.note_listed(session, "demo", {"sql-lora"})
+    submit_valid([line(0, model="sql")])
+    assert post.run_next()
+    assert post.bodies_of(200) == []
+
+
+def test_lines_of_an_adapter_that_has_gone_are_given_back_and_no_more_are_claimed(
+    post: Post, submit_valid: SubmitLines, line: MakeLine, tenant: Tenant
+) -> None:
+    post.open()
+    post.abilities.note_listed(frozenset({"sql-lora", "law-lora"}))
+    with post.maker.begin() as session:
+        served_adapters.add_adapter(session, "sql", base="demo", adapter="sql-lora")
+        served_adapters.note_listed(session, "demo", {"sql-lora"})
+    submit_valid([line(0, model="sql", messages=[{"role": "user", "content": "misbehave 404"}])])
+    post.run_next()
+    assert post.results() == {}
+    assert post.rows("SELECT state FROM chunk") == [("ready",)]
+    assert post.abilities.engine.adapters == {"law-lora"}
+    assert post.claim_if_any() is None
 
 
 def test_completions_are_asked_with_all_their_prompts(

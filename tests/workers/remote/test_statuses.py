@@ -57,6 +57,15 @@ def test_each_status_has_one_meaning(status: int, kind: type) -> None:
 
 
 @pytest.mark.parametrize(
+    ("status", "may"), [(408, True), (502, True), (504, True), (429, False), (503, False), (529, False)]
+)
+def test_a_gateway_that_is_late_may_have_computed_an_answer(status: int, *, may: bool) -> None:
+    verdict = verdict_of_status(status, {}, b"", now=NOW)
+    assert isinstance(verdict, Busy)
+    assert verdict.may_have_computed == may
+
+
+@pytest.mark.parametrize(
     ("header", "seconds"),
     [
         (None, None),

@@ -4,91 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import pytest
 
 from tests.workers.remote.builders import QUICK
+from tests.workers.remote.desk import Desk, wait_until
 from tests.workers.remote.fake_server import FakeServer
 from tests.workers.remote.misbehaviours import MISBEHAVIOURS
-from workers.remote import caller as calling
-from workers.remote import exchange as exchanging
-from workers.remote.caller import MAX_ATTEMPTS, Call, Caller, Outcome
-from workers.remote.checks import chat_check
-from workers.remote.dialects import VLLM
-from workers.remote.exchange import Address, Patience
-from workers.remote.identity import Identity
-from workers.remote.pace import Pace
-from workers.remote.reading import Expected
-from workers.remote.verdicts import Answered, Away, Refused, Spoilt, Verdict
-
-PLAIN = Expected(is_chat=True, num_choices=1, answers_as="served", most_prompt_tokens=100, most_completion_tokens=4)
-
-
-@dataclass(slots=True)
-class Desk:
-    """Asks a server for lines and waits for their outcomes."""
-
-    server: FakeServer
-    caller: Caller
-    outcomes: dict[str, Outcome] = field(default_factory=dict)
-    _changed: threading.Condition = field(default_factory=threading.Condition)
-
-    def ask(self, *texts: str, seconds_left: float = 3600.0, **expected: Any) -> None:
-        for number, text in enumerate(texts):
-            body: dict[str, Any] = {"model": "served", "messages": [{"role": "user", "content": text}]}
-            if expected.get("has_logprobs"):
-                body["logprobs"] = True
-            known = replace(PLAIN, **expected)
-            call = Call(
-                path="chat/completions",
-                body=body,
-                expected=known,
-                order=(1, 0, text, number),
-                seconds_left=seconds_left,
-            )
-            self.caller.submit(text, call, partial(self._note, text))
-
-    def _note(self, text: str, outcome: Outcome) -> None:
-        with self._changed:
-            self.outcomes[text] = outcome
-            self._changed.notify_all()
-
-    def wait(self, num: int) -> None:
-        with self._changed:
-            assert self._changed.wait_for(lambda: len(self.outcomes) >= num, timeout=60), self.outcomes
-
-    def verdict_of(self, text: str, **options: Any) -> Verdict:
-        self.ask(text, **options)
-        self.wait(1)
-        return self.outcomes[text].verdict
-
-
-@pytest.fixture
-def patience() -> Patience:
-    return QUICK
-
-
-@pytest.fixture
-def num_seats() -> int:
-    return 8
-
-
-@pytest.fixture
-def desk(server: FakeServer, patience: Patience, num_seats: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
-    monkeypatch.setattr(calling, "_FIRST_COOL_DOWN_SECONDS", 0.02)
-    monkeypatch.setattr(exchanging, "MAX_ANSWER_BYTES", 2**22)
-    identity = Identity(dialect=VLLM, version=None, model="served")
-    caller = Caller(
-        Address(url=server.url), Pace(start=num_seats, most=num_seats), chat_check(identity), patience=patience
-    )
-    caller.start()
-    yield Desk(server, caller)
-    caller.close()
-
+from workers.remote.calls import outcomes
+from workers.remote.calls.caller import MAX_ATTEMPTS, Caller
+from workers.remote.calls.pace import Pace
+from workers.remote.verdicts import Answered, Away, Refused, Spoilt, Unloaded
 
 FAILS = [
     *(
@@ -122,6 +51,7 @@ LATER = [
     "429-soon",
     "429-negative",
     "503",
+    "504",
     "busy-in-200",
     "html",
     "500",
@@ -183,7 +113,14 @@ def test_a_line_that_is_denied_alone_is_refused_and_stops_no_other(name: str, de
     assert verdict.code == "denied_by_engine"
     assert server.num_asked[line] == MAX_ATTEMPTS
     assert server.num_asked["Say ok."] == MAX_ATTEMPTS
-    assert desk.caller._away is None
+    assert desk.caller._presence.away is None
+
+
+def test_a_line_of_an_adapter_that_its_server_has_lost_is_no_error(desk: Desk, server: FakeServer) -> None:
+    desk.ask("misbehave 404", adapter="sql-lora")
+    desk.wait(1)
+    assert desk.outcomes["misbehave 404"].verdict == Unloaded(adapter="sql-lora")
+    assert server.num_asked["misbehave 404"] == 1
 
 
 def test_lines_that_are_denied_together_share_a_check_request(desk: Desk, server: FakeServer) -> None:
@@ -210,7 +147,7 @@ def test_log_probabilities_that_are_missing_spoil_an_answer_only_where_they_are_
     desk.ask("misbehave null-logprob 9")
     desk.wait(1)
     assert isinstance(desk.outcomes["misbehave null-logprob 9"].verdict, Answered)
-    desk.ask("misbehave null-logprob", has_logprobs=True)
+    desk.ask("misbehave null-logprob", num_logprobs=0)
     desk.wait(2)
     assert isinstance(desk.outcomes["misbehave null-logprob"].verdict, Spoilt)
 
@@ -241,7 +178,7 @@ def test_failures_of_the_server_are_no_attempts_of_a_line_that_waited_while_othe
     desk.ask("misbehave crash", "Hello")
     server.wait_for(lambda: server.num_asked["misbehave crash"] == 1)
     for number in range(MAX_ATTEMPTS):
-        wait_until(lambda: desk.caller._away is not None)
+        wait_until(lambda: desk.caller._presence.away is not None)
         server.is_sick = False
         server.wait_for(partial(_is_asked, server, number + 2))
     desk.wait(2)
@@ -251,7 +188,7 @@ def test_failures_of_the_server_are_no_attempts_of_a_line_that_waited_while_othe
 def test_a_server_that_is_gone_for_a_moment_costs_no_line(desk: Desk, server: FakeServer) -> None:
     server.stop_listening()
     desk.ask(*(f"Hello {number}" for number in range(3)))
-    wait_until(lambda: desk.caller._away is not None)
+    wait_until(lambda: desk.caller._presence.away is not None)
     server.listen_again()
     desk.wait(3)
     assert all(isinstance(outcome.verdict, Answered) for outcome in desk.outcomes.values())
@@ -267,7 +204,7 @@ def test_a_pause_of_a_year_gives_the_line_back_and_the_server_is_asked_in_the_li
 def test_a_server_that_is_always_busy_for_one_line_fails_it(
     desk: Desk, server: FakeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(calling, "MAX_BUSY", 2)
+    monkeypatch.setattr(outcomes, "MAX_BUSY", 2)
     desk.ask("misbehave 503")
     for number in range(12):
         desk.ask(f"Hello {number}")
@@ -320,11 +257,3 @@ def test_proxies_of_the_environment_are_ignored(desk: Desk, monkeypatch: pytest.
     assert isinstance(desk.verdict_of("Hello"), Answered)
     other.close()
     desk.caller = kept
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    for _ in range(1200):
-        if condition():
-            return
-        threading.Event().wait(0.05)
-    raise AssertionError("it never became true")

@@ -34,8 +34,14 @@ class Format(StrEnum):
     PARQUET = "parquet"
 
 
-_SUFFIXES = {"jsonl": Format.JSONL, "ndjson": Format.JSONL, "csv": Format.CSV, "parquet": Format.PARQUET}
-ALLOWED = "a name that ends in .jsonl, .csv or .parquet (the first two also packed: .gz)"
+_SUFFIXES = {
+    "jsonl": Format.JSONL,
+    "ndjson": Format.JSONL,
+    "csv": Format.CSV,
+    "tsv": Format.CSV,
+    "parquet": Format.PARQUET,
+}
+ALLOWED = "a name that ends in .jsonl, .csv, .tsv or .parquet (all but the last also packed: .gz)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +52,8 @@ class SourceFile:
     format: Format
     open: Callable[[], BinaryIO]
     identity: Callable[[], str]
+    may_guess: bool = False
+    """Whether an encoding may be guessed, as whoever reads the file is shown the source's notes."""
 
 
 def format_of(name: str) -> Format | None:
@@ -93,7 +101,8 @@ def _local_files(spec: str) -> list[SourceFile]:
         return _require(spec, sorted(found for found in path.rglob("*") if _is_table(found.relative_to(path).parts)))
     if path.exists() or not _MAGIC.search(spec):
         if format_of(path.name) is None:
-            raise InputError(f"cannot tell the format of {spec}. Give {ALLOWED}.")
+            array = " A JSON array becomes one by jq -c '.[]' IN.json > OUT.jsonl." if path.suffix == ".json" else ""
+            raise InputError(f"cannot tell the format of {spec}. Give {ALLOWED}.{array}")
         if not path.exists():
             raise InputError(f"cannot read {spec}: there is no such file. Give a file, a folder, a glob or a URL.")
         return [_local(path)]
@@ -121,6 +130,7 @@ def _local(path: Path) -> SourceFile:
         format=form,
         open=lambda: _opened(path),
         identity=lambda: _digest(path),
+        may_guess=True,
     )
 
 
@@ -206,7 +216,7 @@ def _stored(obstore: Any, store: Any, root: str, entry: dict[str, Any]) -> Sourc
             now = obstore.head(store, path)
         return f"{now['e_tag'] or now['last_modified']} {now['size']}"
 
-    return SourceFile(name=name, format=form, open=opened, identity=identity)
+    return SourceFile(name=name, format=form, open=opened, identity=identity, may_guess=True)
 
 
 class _StoredBytes(io.RawIOBase):

@@ -8,9 +8,10 @@ import io
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, NamedTuple, cast
 
 from features.pipelines.rows.arrow_values import row_values
+from features.pipelines.rows.sources.csv_dialects import SAMPLE_BYTES, Dialect, dialect_of
 from features.pipelines.rows.sources.files import SourceFile, readable
 from features.pipelines.rows.sources.row_groups import rows_at_once
 from features.pipelines.rows.sources.source import Row
@@ -23,6 +24,8 @@ MAX_COLUMNS = 16_384
 """Columns of CSV: as many as a sheet of a spreadsheet has."""
 _GZIP = b"\x1f\x8b"
 _BOM = b"\xef\xbb\xbf"
+_NO_OBJECT = 'it is not a JSON object, such as {"text": "…"}'
+_ARRAY = "the file is one JSON array; write one object a line, such as with jq -c '.[]' IN.json > OUT.jsonl"
 _BATCH_ROWS = 512
 """Rows of Parquet that are converted to Python at once; fewer if they exceed MAX_ROW_BYTES."""
 _TEXTS = {"NONE", "STRING", "JSON", "BSON", "ENUM"}
@@ -46,31 +49,44 @@ def _object(file: SourceFile, number: int, line: bytes) -> dict[str, Any]:
     try:
         value = loads(line)
     except ValueError as error:
-        raise _bad(file, number, f"it is not JSON ({error})") from None
+        is_array = number == 1 and line.lstrip().startswith(b"[")
+        raise _bad(file, number, _ARRAY if is_array else f"it is not JSON ({error})") from None
     if not isinstance(value, dict):
-        raise _bad(file, number, 'it is not a JSON object, such as {"text": "…"}')
+        raise _bad(file, number, _ARRAY if number == 1 and isinstance(value, list) else _NO_OBJECT)
     return value
 
 
-def csv_columns(file: SourceFile) -> list[str]:
+class CsvHeader(NamedTuple):
+    """The columns of a CSV file, and how it is read."""
+
+    columns: list[str]
+    dialect: Dialect
+
+
+def csv_header(file: SourceFile) -> CsvHeader:
     """Return the header of a CSV file. Raise InputError if a name is missing or repeated, or there are too many."""
     with _records(file) as records:
         header = records.take(0)
     if header is None:
         raise InputError(f"{file.name} is empty. Its first line must name the columns.")
+    require_names(header, name=file.name)
+    return CsvHeader(header, records.dialect)
+
+
+def require_names(header: Sequence[str], *, name: str) -> None:
+    """Raise InputError if a column of a file has no name or that of another, or there are too many."""
     if len(header) > MAX_COLUMNS:
         raise InputError(
-            f"{file.name}: the header names {len(header):,} columns; {MAX_COLUMNS:,} are allowed. Leave out columns "
+            f"{name}: the header names {len(header):,} columns; {MAX_COLUMNS:,} are allowed. Leave out columns "
             "that no prompt uses, or write JSONL."
         )
     seen: set[str] = set()
-    for position, name in enumerate(header, start=1):
-        if not name.strip():
-            raise InputError(f"{file.name}: column {position} of the header has no name. Name every column once.")
-        if name in seen:
-            raise InputError(f"{file.name}: the header names {name!r} twice. Name every column once.")
-        seen.add(name)
-    return header
+    for position, column in enumerate(header, start=1):
+        if not column.strip():
+            raise InputError(f"{name}: column {position} of the header has no name. Name every column once.")
+        if column in seen:
+            raise InputError(f"{name}: the header names {column!r} twice. Name every column once.")
+        seen.add(column)
 
 
 def csv_rows(file: SourceFile, columns: Sequence[str]) -> Iterator[Row]:
@@ -95,10 +111,11 @@ class _TooLongError(Exception):
 class _Records:
     """The records of a CSV file with a limit on each, as `csv.reader` accepts lines and records of any length."""
 
-    def __init__(self, file: SourceFile, text: io.TextIOWrapper) -> None:
+    def __init__(self, file: SourceFile, text: io.TextIOWrapper, dialect: Dialect) -> None:
+        self.dialect = dialect
         self._file, self._text = file, text
         self._num_left = MAX_ROW_BYTES
-        self._reader = csv.reader(self._lines(), strict=True)
+        self._reader = csv.reader(self._lines(), delimiter=dialect.separator, strict=True)
 
     @property
     def num_lines(self) -> int:
@@ -112,8 +129,8 @@ class _Records:
             return next(self._reader, None)
         except csv.Error as error:
             raise _bad(self._file, number, str(error), line=self.num_lines) from None
-        except UnicodeDecodeError as error:
-            problem = f"it is not UTF-8 ({error.reason})"
+        except UnicodeError:
+            problem = f"it is not {self.dialect.encoding_name}"
             raise _bad(self._file, number, problem, line=self.num_lines + 1) from None
         except _TooLongError:
             problem = f"it has more than {MAX_ROW_BYTES:,} bytes"
@@ -124,6 +141,8 @@ class _Records:
             self._num_left -= len(line)
             if self._num_left < 0:
                 raise _TooLongError
+            if not line.isascii():
+                line.encode()  # raises for what was not UTF-8: the decoder alone fails for a whole block of lines
             yield line
 
 
@@ -131,9 +150,11 @@ class _Records:
 def _records(file: SourceFile) -> Iterator[_Records]:
     csv.field_size_limit(max(csv.field_size_limit(), MAX_ROW_BYTES))  # the library's global default is 128 KiB
     with _opened(file) as stream:
-        text = io.TextIOWrapper(stream, encoding="utf-8-sig", newline="")
+        dialect = dialect_of(stream.read(SAMPLE_BYTES), name=file.name, may_guess=file.may_guess)
+        stream.seek(0)
+        text = io.TextIOWrapper(stream, encoding=dialect.encoding, errors=dialect.errors, newline="")
         try:
-            yield _Records(file, text)
+            yield _Records(file, text, dialect)
         finally:
             text.detach()
 

@@ -7,7 +7,14 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from features.pipelines.rows.sources.files import Format, SourceFile, files_of
-from features.pipelines.rows.sources.formats import csv_columns, csv_rows, jsonl_rows, parquet_rows, parquet_schema
+from features.pipelines.rows.sources.formats import (
+    CsvHeader,
+    csv_header,
+    csv_rows,
+    jsonl_rows,
+    parquet_rows,
+    parquet_schema,
+)
 from features.pipelines.rows.sources.source import Row, Source
 from jobs.errors import InputError
 
@@ -21,8 +28,10 @@ def source_of(files: Sequence[SourceFile], *, description: str) -> Source:
     """Return the source of one or more files of one format, in the given order."""
     columns: list[str] | None = None
     schema: Any = None
+    headers: list[CsvHeader] = []
     if files[0].format is Format.CSV:
-        columns = _same([csv_columns(file) for file in files], files)
+        headers = [csv_header(file) for file in files]
+        columns = _same([header.columns for header in headers], files)
     elif files[0].format is Format.PARQUET:
         schema = _same([parquet_schema(file) for file in files], files)
         columns = list(schema.names)
@@ -32,7 +41,13 @@ def source_of(files: Sequence[SourceFile], *, description: str) -> Source:
         schema=schema,
         read=lambda: _rows(files, columns),
         identity=lambda: _identity(files),
+        notes=_notes(files, headers),
     )
+
+
+def _notes(files: Sequence[SourceFile], headers: Sequence[CsvHeader]) -> list[str]:
+    notes = ((file.name, header.dialect.note) for file, header in zip(files, headers, strict=False))
+    return [f"{name} is read with {note}" for name, note in notes if note]
 
 
 def _same(columns: Sequence[Any], files: Sequence[SourceFile]) -> Any:

@@ -29,3 +29,5 @@ class Source:
     """Raises InputError with the file and the row that cannot be read."""
     identity: Callable[[], str]
     """A digest of the content, or of a store's metadata of it."""
+    notes: Sequence[str] = ()
+    """How files are read that are not as their format usually is."""

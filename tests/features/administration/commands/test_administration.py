@@ -6,7 +6,8 @@ import json
 import os
 import pwd
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -14,12 +15,13 @@ from sqlalchemy.orm import Session
 from typer.testing import CliRunner, Result
 
 from cli.app import app
-from jobs.accounts import browser_sessions
+from jobs.accounts import browser_sessions, spill_days
 from jobs.accounts.keys import authenticate
 from jobs.accounts.tenants import find_tenant
 from jobs.batches import deletion
 from jobs.chunks import fleet
 from jobs.database import connect, sessions, transaction
+from jobs.engines.engine import ServingEngine, Spill
 from jobs.errors import ConflictError, InputError, NotFoundError
 from jobs.ids import new_id
 from jobs.states import BatchState
@@ -121,6 +123,8 @@ def test_a_tenant_is_disabled_and_enabled(tokenmill: Tokenmill) -> None:
     assert tokenmill("tenants", "disable", "acme").stdout == "disabled acme; accepted batches run on\n"
     (listed,) = table(tokenmill("tenants", "list"))
     assert listed["disabled"].startswith("20")
+    (as_json,) = json.loads(tokenmill("tenants", "list", "--json").stdout)
+    assert (as_json["name"], as_json["disabled"]) == ("acme", listed["disabled"])
     assert tokenmill("tenants", "disable", "acme", "--cancel").stdout == "disabled acme and cancelled 0 batches\n"
     assert tokenmill("tenants", "enable", "acme").stdout == "enabled acme\n"
     assert table(tokenmill("tenants", "list"))[0]["disabled"] == ""
@@ -191,6 +195,49 @@ def test_a_worker_is_listed_drained_and_resumed(tokenmill: Tokenmill, database_u
     assert [row["action"] for row in table(tokenmill("admin", "log"))[:2]] == ["worker.resume", "worker.drain"]
     with pytest.raises(NotFoundError, match="no worker 'worker_b'; `tokenmill workers list` shows"):
         tokenmill("workers", "drain", "worker_b")
+
+
+@contextmanager
+def opened(database_url: str) -> Iterator[Session]:
+    engine = connect(database_url)
+    try:
+        with transaction(sessions(engine)) as session:
+            yield session
+    finally:
+        engine.dispose()
+
+
+def test_a_tenants_late_lines_may_leave_the_house_once_an_operator_says_so(
+    tokenmill: Tokenmill, database_url: str
+) -> None:
+    def may_leave() -> bool:
+        with opened(database_url) as session:
+            return find_tenant(session, "acme").may_leave_house
+
+    assert not may_leave()
+    for state, may in (("on", True), ("off", False)):
+        assert "acme" in tokenmill("tenants", "spill", "acme", state).stdout
+        assert may_leave() == may
+    assert tokenmill("tenants", "spill", "acme", "perhaps").exit_code == 2
+    (entry, *_) = table(tokenmill("admin", "log"))
+    assert "may_leave_house" in str(entry)
+
+
+def test_a_worker_outside_the_house_is_listed_with_what_it_may_cost_and_has_cost(
+    tokenmill: Tokenmill, database_url: str
+) -> None:
+    outside = ServingEngine(kind="vllm", version="0.32", spill=Spill(budget_picos=5 * 10**12))
+    with opened(database_url) as session:
+        fleet.register(session, worker_id="w_house", model="m", max_chunks=1, max_model_len=64)
+        fleet.register(session, worker_id="w_out", model="m", max_chunks=1, max_model_len=64, engine=outside)
+        asker = spill_days.Asker(model="m", batch_id="b", chunk_id=1, fence=1)
+        spill_days.reserve(session, asker, [10**12], budget_picos=5 * 10**12)
+    rows = {row["id"]: row for row in table(tokenmill("workers", "list"))}
+    assert (rows["w_out"]["engine"], rows["w_out"]["spilled today"]) == (
+        "vllm 0.32, outside the house",
+        "1.00 of 5.00",
+    )
+    assert (rows["w_house"]["engine"], rows["w_house"]["spilled today"]) == ("tokenmill", "")
 
 
 def test_the_admin_log_names_the_user_and_shows_the_newest_change_first(tokenmill: Tokenmill) -> None:

@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session
 from jobs.accounts.keys import create_key
 from jobs.batches import deletion
 from jobs.chunks import fleet
+from tests.api.waiting import wait_until
 
 Made = dict[str, Any]
 
@@ -30,7 +31,7 @@ def operator(deployment: Any) -> Iterator[httpx.Client]:
     with Session(deployment.engine) as session, session.begin():
         _, secret = create_key(session, None)
     headers = {"Authorization": f"Bearer {secret}"}
-    with httpx.Client(base_url=f"{deployment.url}/v1/admin", headers=headers, timeout=20) as client:
+    with httpx.Client(base_url=f"{deployment.url}/v1/admin", headers=headers, timeout=120) as client:
         yield client
 
 
@@ -41,7 +42,7 @@ def tenant(operator: httpx.Client, request: pytest.FixtureRequest) -> Made:
 
 
 def as_tenant(deployment: Any, secret: str) -> httpx.Client:
-    return httpx.Client(base_url=deployment.url, headers={"Authorization": f"Bearer {secret}"}, timeout=20)
+    return httpx.Client(base_url=deployment.url, headers={"Authorization": f"Bearer {secret}"}, timeout=120)
 
 
 def test_a_tenant_is_made_changed_disabled_enabled_and_deleted(operator: httpx.Client, tenant: Made) -> None:
@@ -52,7 +53,11 @@ def test_a_tenant_is_made_changed_disabled_enabled_and_deleted(operator: httpx.C
     assert changed["token_budget"]["limit"] == 900
     assert (changed["limits"]["files"], changed["limits"]["uploads"]) == (5, None)
     assert (changed["retention_days"], changed["best_priority"], changed["may_overflow"]) == (7, "urgent", False)
+    assert (tenant["may_leave_house"], changed["may_leave_house"]) == (False, False)
+    assert operator.patch(url, json={"may_leave_house": True}).json()["may_leave_house"] is True
+    assert operator.patch(url, json={"may_leave_house": "perhaps"}).status_code == 400
     again = operator.patch(url, json={"limits": {"files": None}, "limit_tokens": None}).json()
+    assert again["may_leave_house"] is True
     assert (again["limits"]["files"], again["token_budget"]["limit"], again["retention_days"]) == (None, None, 7)
     assert operator.post(f"{url}/disable").json()["disabled_at"] is not None
     assert operator.post(f"{url}/disable", json={"cancel_batches": True}).status_code == 200
@@ -111,7 +116,7 @@ def test_a_key_is_made_used_rotated_and_revoked(deployment: Any, operator: httpx
         assert report.get("/v1/batches").status_code == 200
         assert report.post("/v1/batches", json={}).json()["error"]["code"] == "insufficient_scope"
         rotated = operator.post(f"/keys/{key['id']}/rotate", json={"overlap_seconds": 0}).json()
-        assert report.get("/v1/batches").status_code == 401
+        wait_until(lambda: report.get("/v1/batches").status_code == 401)  # once Postgres has notified the API
     (listed,) = operator.get(url).json()["data"]
     assert listed["last_used_at"] is not None
     assert listed.keys() == rotated.keys() - {"secret"}
@@ -119,7 +124,7 @@ def test_a_key_is_made_used_rotated_and_revoked(deployment: Any, operator: httpx
     assert operator.post(f"/keys/{key['id']}/rotate").status_code == 409
 
 
-def test_an_operators_key_makes_another_and_it_is_refused_as_soon_as_it_is_revoked(
+def test_an_operators_key_makes_another_and_it_is_refused_once_it_is_revoked(
     deployment: Any, operator: httpx.Client
 ) -> None:
     key = operator.post("/keys", json={"name": "second"}).json()
@@ -128,7 +133,7 @@ def test_an_operators_key_makes_another_and_it_is_refused_as_soon_as_it_is_revok
         assert second.get("/v1/admin/tenants").status_code == 200
         assert second.get("/v1/batches").json()["error"]["code"] == "insufficient_scope"
         operator.delete(f"/keys/{key['id']}")
-        assert second.get("/v1/admin/tenants").status_code == 401
+        wait_until(lambda: second.get("/v1/admin/tenants").status_code == 401)
     assert operator.post("/keys", json={"scopes": ["read"]}).status_code == 400
 
 
@@ -146,10 +151,38 @@ def test_budgets_and_models_are_set_and_removed(operator: httpx.Client, tenant: 
     model = {"name": "team/model", "path": "team/model", "input_price_micros": 7}
     assert operator.post("/models", json=model).json()["is_offered"] is False
     assert operator.post("/models", json=model).status_code == 409
+    adapter = {"name": "team/sql", "base": "team/model", "adapter": "sql-lora"}
+    shown = operator.post("/models", json=adapter).json()
+    scaled = operator.put("/scaling/team/sql", json={"max_workers": 2})
+    assert (scaled.status_code, "team/model" in scaled.json()["error"]["message"]) == (400, True)
+    assert (shown["base"], shown["adapter"], shown["is_offered"]) == ("team/model", "sql-lora", False)
+    for wrong in ({"base": "nowhere"}, {"adapter": "/folder"}, {"path": "p"}, {"is_offered": True}, {"adapter": None}):
+        refused = operator.post("/models", json={**adapter, "name": "team/other", **wrong})
+        assert refused.status_code == (404 if wrong == {"base": "nowhere"} else 400), wrong
+    assert operator.delete("/models/team/model").status_code == 409
+    assert operator.delete("/models/team/sql").json()["deleted"]
     priced = operator.patch("/models/team/model", json={"output_price_micros": 9}).json()
     assert (priced["input_price_micros"], priced["output_price_micros"]) == (7, 9)
     assert operator.patch("/models/team/model", json={}).status_code == 400
     assert operator.delete("/models/team/model").json()["deleted"]
+
+
+def test_how_many_workers_a_model_may_have_is_set_and_removed(operator: httpx.Client) -> None:
+    operator.post("/models", json={"name": "team/scaled", "path": "team/scaled"}).raise_for_status()
+    body = {"max_workers": 8, "worker_hour_micros": 2_500_000, "max_hour_micros": 10_000_000}
+    made = operator.put("/scaling/team/scaled", json=body).raise_for_status().json()
+    assert (made["model"], made["min_workers"], made["startup_seconds"]) == ("team/scaled", 0, 130)
+    assert operator.get("/scaling").json()["data"] == [made]
+    again = operator.put("/scaling/team/scaled", json={"max_workers": 3, "min_workers": 1}).json()
+    assert (again["max_workers"], again["worker_hour_micros"]) == (3, None)
+    for wrong in ({}, {"max_workers": 0}, {"max_workers": 2, "min_workers": 3}, {**body, "max_hour_micros": 1}):
+        assert operator.put("/scaling/team/scaled", json=wrong).status_code == 400
+    assert operator.put("/scaling/absent", json=body).status_code == 404
+    entries = [entry for entry in operator.get("/log").json()["data"] if entry["action"] == "model.scale"]
+    assert [(entry["before"] is None, entry["after"]["max_workers"]) for entry in entries] == [(False, 3), (True, 8)]
+    assert operator.delete("/scaling/team/scaled").json()["deleted"]
+    assert operator.delete("/scaling/team/scaled").status_code == 404
+    operator.delete("/models/team/scaled").raise_for_status()
 
 
 def test_a_worker_is_drained_and_goes_on(deployment: Any, operator: httpx.Client) -> None:

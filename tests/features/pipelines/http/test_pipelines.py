@@ -208,6 +208,15 @@ def test_a_preview_renders_the_first_lines_and_keeps_nothing(http: httpx.Client,
     assert http.get("/v1/pipelines").json()["data"] == []
 
 
+def test_a_preview_says_how_an_unusual_table_is_read(http: httpx.Client, tmp_path: Path) -> None:
+    (tmp_path / "documents" / "in").mkdir()
+    for name in ("a", "b", "c", "d"):
+        (tmp_path / "documents" / "in" / f"{name}.csv").write_text("text;n\nrow 1;2\nrow 2;3\n")
+    source = {**step()["source"], "keys": "in/*.csv"}
+    found = http.post("/v1/pipelines/preview", json={"name": "n", "steps": [{**step(), "source": source}]}).json()
+    assert [found["summary"].count(f"in/{name}.csv") for name in "abcd"] == [1, 1, 1, 0]
+
+
 def test_a_preview_of_a_batchs_answers_is_for_its_tenant_alone(http: httpx.Client, deployment: Any) -> None:
     body = {"model": MODEL, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 8}
     wish = {"endpoint": "/v1/chat/completions", "completion_window": "24h"}
@@ -250,7 +259,7 @@ def test_previews_of_slow_stores_keep_nobody_else_waiting(
             slow = [callers.submit(look, key) for key in keys]
             assert all(begun.acquire(timeout=30) for _ in keys)  # every thread of previews is taken
             assert look(keys[0]) == 429
-            assert http.post("/v1/pipelines", json=wish, timeout=30).status_code == 200
+            assert http.post("/v1/pipelines", json=wish, timeout=120).status_code == 200
         finally:
             may_end.set()
         assert [each.result() for each in slow] == [400] * 4

@@ -35,6 +35,7 @@ from jobs.tables import ScheduleWatch, Tenant
 from protocol.turns import TurnQueue
 from tests.database_roles import as_superuser_do
 
+LATE_IS_LOOKED_FOR = "run.late_at IS NULL"
 SLOW = 5 * LATE
 """How long ago the schedules were due: longer than a run may be late."""
 
@@ -131,7 +132,7 @@ def test_late_runs_that_take_long_to_look_for_are_looked_for_less_often(
     add_due(session, tenant, 2 * AT_ONCE + 1)
 
     def take_long(_: object, __: object, statement: str, *more: object) -> None:
-        clock.seconds += 1.0 if "SET late_at" in statement else 0.0
+        clock.seconds += 1.0 if LATE_IS_LOOKED_FOR in statement else 0.0
 
     turns = DueTurns(maker, monotonic=clock)
     event.listen(maker.kw["bind"], "before_cursor_execute", take_long)
@@ -139,11 +140,33 @@ def test_late_runs_that_take_long_to_look_for_are_looked_for_less_often(
     turns.make_due_runs()
     clock.seconds += QUIET_TIMES
     turns.make_due_runs()
-    assert sum("SET late_at" in sent for sent, _ in statements) == 2
+    assert sum(LATE_IS_LOOKED_FOR in sent for sent, _ in statements) == 2
+
+
+def test_a_poll_at_rest_takes_no_transaction(session: Session, tenant: Tenant, turns: DueTurns, engine: Engine) -> None:
+    add_due(session, tenant, 1, ago=-SLOW)
+    committed: list[object] = []
+    event.listen(engine, "commit", committed.append)
+    turns.make_due_runs()
+    assert committed == []
+    assert made(session) == Counter()
+
+
+def test_a_late_run_is_reported_by_the_next_poll_and_once(
+    session: Session, tenant: Tenant, turns: DueTurns, clock: Clock
+) -> None:
+    add_due(session, tenant, 1, ago=timedelta(0), late_after_seconds=0)
+    turns.make_due_runs()
+    late_at = session.scalars(select(Run.late_at)).one()
+    assert late_at is not None
+    clock.seconds += QUIET_TIMES
+    turns.make_due_runs()
+    session.rollback()
+    assert session.scalars(select(Run.late_at)).one() == late_at
 
 
 def is_told(statement: str) -> bool:
-    return "INSERT INTO run" in statement or "SET late_at" in statement
+    return "INSERT INTO run" in statement or LATE_IS_LOOKED_FOR in statement
 
 
 def test_another_tenants_schedule_is_made_next_whatever_one_tenant_has_due(

@@ -102,7 +102,7 @@ def embedding(deployment: Any) -> Iterator[IndexAnswering]:
 def other(deployment: Any) -> Iterator[httpx.Client]:
     """A client of another tenant."""
     headers = {"Authorization": f"Bearer {deployment.new_key()}"}
-    with httpx.Client(base_url=deployment.url, headers=headers, timeout=20) as client:
+    with httpx.Client(base_url=deployment.url, headers=headers, timeout=120) as client:
         yield client
 
 
@@ -259,7 +259,7 @@ def test_a_key_that_only_reads_searches_by_words_alone(http: httpx.Client, deplo
     with sessions(deployment.engine).begin() as session:
         tenant_id = session.get_one(PassageIndex, made["id"]).tenant_id
         _, reader = keys.create_key(session, tenant_id, scopes=[Scope.READ])
-    with httpx.Client(base_url=deployment.url, headers={"Authorization": f"Bearer {reader}"}, timeout=20) as client:
+    with httpx.Client(base_url=deployment.url, headers={"Authorization": f"Bearer {reader}"}, timeout=120) as client:
         url = f"/v1/indexes/{made['id']}/search"
         refused = client.get(url, params={"query": "ferry"})
         assert (refused.status_code, refused.json()["error"]["code"]) == (403, "insufficient_scope")

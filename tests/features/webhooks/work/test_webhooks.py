@@ -204,10 +204,10 @@ def test_a_worker_that_is_killed_between_two_effects_loses_nothing(
 
         def kill(_: Any) -> None:
             process.kill()
-            process.wait(30)
+            process.wait(120)
 
         receiver.answers["/hook"] = kill
-    assert process.wait(60) == -9
+    assert process.wait(120) == -9
     receiver.wait_for(lambda: len(receiver.received) == num_before and not receiver.at_once["/hook"])
     assert owner.log() == [(DeliveryState.PENDING, [])]
     receiver.answers.clear()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -34,17 +35,17 @@ def one_list(values: pa.Array) -> pa.Array:
 
 
 @pytest.mark.parametrize(
-    "column",
+    "values",
     [
-        one_list(pa.array(np.zeros(NUM_VALUES, np.int64))),
-        one_list(pa.nulls(NUM_VALUES, pa.int64())),
-        one_list(pa.DictionaryArray.from_arrays(np.zeros(NUM_VALUES, np.int32), ["a text"])),
+        lambda: pa.array(np.zeros(NUM_VALUES, np.int64)),
+        lambda: pa.nulls(NUM_VALUES, pa.int64()),
+        lambda: pa.DictionaryArray.from_arrays(np.zeros(NUM_VALUES, np.int32), ["a text"]),
     ],
     ids=["equal", "null", "text"],
 )
-def test_a_list_of_millions_of_equal_values_fills_no_memory(tmp_path: Path, column: pa.Array) -> None:
+def test_a_list_of_millions_of_equal_values_fills_no_memory(tmp_path: Path, values: Callable[[], pa.Array]) -> None:
     path = tmp_path / "a.parquet"
-    pq.write_table(pa.table({"x": column}), path, compression="zstd")
+    pq.write_table(pa.table({"x": one_list(values())}), path, compression="zstd")
     assert path.stat().st_size < 2000
     reader = subprocess.run(
         [sys.executable, "-c", READ, str(path)], capture_output=True, text=True, check=True, cwd=ROOT, timeout=60

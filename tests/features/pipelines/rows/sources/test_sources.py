@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import gzip
 import io
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -29,10 +30,25 @@ def rows(spec: object) -> list[dict[str, Any]]:
     return [dict(row.values) for row in open_source(str(spec)).read()]
 
 
-def refusal(spec: object) -> str:
+_PLACE = re.compile(r"row (\d+)(?: \(line (\d+)\))?: ")
+
+
+def refusal(spec: object) -> InputError:
     with pytest.raises(InputError) as caught:
         rows(spec)
-    return caught.value.message
+    return caught.value
+
+
+def place_of(error: InputError) -> tuple[int, int | None] | None:
+    """Return the row that an error names, and its line."""
+    place = _PLACE.search(error.message)
+    return None if place is None else (int(place[1]), int(place[2]) if place[2] else None)
+
+
+def names(error: InputError, *values: object) -> bool:
+    """Tell whether the message has these values, in this order, after the row that it names."""
+    rest = _PLACE.split(error.message)[-1]
+    return re.search(".*".join(rf"(?<!\w){re.escape(str(value))}" for value in values), rest) is not None
 
 
 def test_the_three_formats_hold_the_same_rows(tmp_path: Path) -> None:
@@ -55,55 +71,68 @@ def test_packed_files_are_unpacked(tmp_path: Path) -> None:
     (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(b'{"x": 1}\n'))
     assert (rows(tmp_path / "a.csv.gz"), rows(tmp_path / "b.jsonl.gz")) == ([{"x": "1"}], [{"x": 1}])
     (tmp_path / "c.csv.gz").write_bytes(gzip.compress(b"x\n" + b"1\n" * 1000)[:-12])
-    assert f"cannot unpack {tmp_path}/c.csv.gz" in refusal(tmp_path / "c.csv.gz")
+    assert names(refusal(tmp_path / "c.csv.gz"), tmp_path / "c.csv.gz")
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "said"),
+    ("name", "content", "place", "values"),
     [
-        ("a.jsonl", b'{"a": 1}\n{"a": \n', "a.jsonl, row 2: it is not JSON"),
-        ("a.jsonl", b'{"a": ' + b"1" * 5000 + b"}\n", "a.jsonl, row 1: it is not JSON (an integer has 5,000 digits"),
-        ("a.jsonl", b"[1]\n", "a.jsonl, row 1: it is not a JSON object"),
-        ("a.jsonl", b'{"a": "\xff"}\n', "a.jsonl, row 1: it is not JSON"),
-        ("a.csv", b"a,b\n1,2\n3\n", "a.csv, row 2 (line 3): it has 1 fields and the header 2"),
-        ("a.csv", b'a,b\n"x\ny",2\n1,2,3\n', "a.csv, row 2 (line 4): it has 3 fields and the header 2"),
-        ("a.csv", b'a\n"x\n', "a.csv, row 1 (line 2): unexpected end of data"),
-        ("a.csv", b"a\nx\n\xff\n", "it is not UTF-8"),
-        ("a.csv", b"a,a\n1,2\n", "the header names 'a' twice"),
-        ("a.csv", b"a,\n1,2\n", "column 2 of the header has no name"),
-        ("a.csv", b"", "a.csv is empty. Its first line must name the columns"),
-        ("a.parquet", b"PAR1", "a.parquet is not a Parquet file"),
-        ("a.txt", b"x", "cannot tell the format"),
+        ("a.jsonl", b'{"a": 1}\n{"a": \n', (2, None), ["JSON"]),
+        ("a.jsonl", b'{"a": ' + b"1" * 5000 + b"}\n", (1, None), ["JSON", "5,000"]),
+        ("a.jsonl", b"1\n", (1, None), ["JSON", '{"text": "…"}']),
+        ("a.jsonl", b"[1]\n", (1, None), ["JSON", "jq -c '.[]'"]),
+        ("a.jsonl", b'{"a": "\xff"}\n', (1, None), ["JSON"]),
+        ("a.csv", b"a,b\n1,2\n3\n", (2, 3), [1, 2]),
+        ("a.csv", b'a,b\n"x\ny",2\n1,2,3\n', (2, 4), [3, 2]),
+        ("a.csv", b'a\n"x\n', (1, 2), []),
+        ("a.csv", b"a\nx\n\xc3\xa9\n\xff\n", (3, 4), ["UTF-8"]),
+        ("a.csv", b"a,a\n1,2\n", None, ["a.csv", "'a'"]),
+        ("a.csv", b"a,\n1,2\n", None, ["a.csv", 2]),
+        ("a.csv", b"", None, ["a.csv"]),
+        ("a.parquet", b"PAR1", None, ["a.parquet"]),
+        ("a.txt", b"x", None, ["a.txt", ".jsonl", ".csv", ".parquet"]),
     ],
 )
-def test_what_cannot_be_read_is_refused_with_its_place(tmp_path: Path, name: str, content: bytes, said: str) -> None:
+def test_what_cannot_be_read_is_refused_with_its_place(
+    tmp_path: Path, name: str, content: bytes, place: tuple[int, int | None] | None, values: Sequence[object]
+) -> None:
     (tmp_path / name).write_bytes(content)
-    assert said in refusal(tmp_path / name)
+    error = refusal(tmp_path / name)
+    assert f"{tmp_path}/{name}" in error.message
+    assert error.code == ("invalid_request" if place is None else "invalid_source")
+    assert place_of(error) == place
+    assert names(error, *values)
 
 
 def test_a_row_without_an_end_fills_no_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("features.pipelines.rows.sources.formats.MAX_ROW_BYTES", 100)
     (tmp_path / "a.jsonl").write_text('{"a": 1}\n{"a": "' + "x" * 200 + '"}\n')
-    assert "a.jsonl, row 2: it has more than 100 bytes" in refusal(tmp_path / "a.jsonl")
+    error = refusal(tmp_path / "a.jsonl")
+    assert (place_of(error), names(error, 100)) == ((2, None), True)
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "place", "values"),
     [
-        (b"a" * 10_000, "row 0 (line 1): it has more than 100 bytes"),
-        (b"a\n1\n" + b"b" * 10_000, "row 2 (line 3): it has more than 100 bytes"),
-        (b'a,b,c\n"' + b'x\n",y,"' * 100, "row 1 (line 16): it has more than 100 bytes"),
-        (b"a,b,c,d\n", "the header names 4 columns; 3 are allowed"),
+        (b"a" * 10_000, (0, 1), [100]),
+        (b"a\n1\n" + b"b" * 10_000, (2, 3), [100]),
+        (b'a,b,c\n"' + b'x\n",y,"' * 100, (1, 16), [100]),
+        (b"a,b,c,d\n", None, [4, 3]),
     ],
     ids=["header", "line", "lines", "columns"],
 )
 def test_a_record_of_csv_fills_no_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, said: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    content: bytes,
+    place: tuple[int, int] | None,
+    values: Sequence[object],
 ) -> None:
     monkeypatch.setattr(formats, "MAX_ROW_BYTES", 100)
     monkeypatch.setattr(formats, "MAX_COLUMNS", 3)
     (tmp_path / "a.csv.gz").write_bytes(gzip.compress(content))
-    assert said in refusal(tmp_path / "a.csv.gz")
+    error = refusal(tmp_path / "a.csv.gz")
+    assert (place_of(error), names(error, *values)) == (place, True)
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
@@ -147,7 +176,8 @@ def test_a_value_that_many_rows_of_parquet_share_fills_no_memory(
     assert rows(tmp_path / "a.parquet") == pa.table({"x": column}).to_pylist()
     assert max(decoded) <= 3
     monkeypatch.setattr(formats, "MAX_ROW_BYTES", 100)
-    assert "a.parquet, row 1: it has more than 100 bytes" in refusal(tmp_path / "a.parquet")
+    error = refusal(tmp_path / "a.parquet")
+    assert (place_of(error), names(error, 100)) == ((1, None), True)
 
 
 def test_every_type_of_parquet_is_read_as_it_is(tmp_path: Path) -> None:
@@ -192,23 +222,17 @@ def test_nanoseconds_of_parquet_come_through_to_each_output(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("column", "said"),
+    ("column", "kind"),
     [
-        (pa.array([10**9], pa.date32()), "column 'far' of type date32[day] has a value that cannot be read: "),
-        (
-            pa.array([4 * 10**11], pa.timestamp("s")),
-            "column 'far' of type timestamp[ms] has a value that cannot be read: ",
-        ),
-        (
-            pa.array([b"\xff"]).cast(pa.string(), safe=False),
-            "column 'far' of type string has a value that cannot be read",
-        ),
+        (pa.array([10**9], pa.date32()), "date32[day]"),
+        (pa.array([4 * 10**11], pa.timestamp("s")), "timestamp[ms]"),
+        (pa.array([b"\xff"]).cast(pa.string(), safe=False), "string"),
     ],
     ids=["day", "second", "text"],
 )
-def test_what_python_has_no_value_for_is_refused_with_its_column(tmp_path: Path, column: pa.Array, said: str) -> None:
+def test_what_python_has_no_value_for_is_refused_with_its_column(tmp_path: Path, column: pa.Array, kind: str) -> None:
     pq.write_table(pa.table({"far": column}), tmp_path / "a.parquet")
-    assert f"a.parquet: {said}" in refusal(tmp_path / "a.parquet")
+    assert names(refusal(tmp_path / "a.parquet"), tmp_path / "a.parquet", "'far'", kind)
 
 
 def test_a_folder_and_a_glob_are_read_in_the_order_of_names(tmp_path: Path) -> None:
@@ -217,15 +241,15 @@ def test_a_folder_and_a_glob_are_read_in_the_order_of_names(tmp_path: Path) -> N
         (tmp_path / name).write_text(f"x\n{name}\n")
     assert [row["x"] for row in rows(tmp_path)] == ["a/1.csv", "b/2.csv"]
     assert [row["x"] for row in rows(tmp_path / "*/*.csv")] == ["_temporary/4.csv", "a/1.csv", "b/2.csv"]
-    assert "there is no table at" in refusal(tmp_path / "*.csv")
+    assert names(refusal(tmp_path / "*.csv"), tmp_path / "*.csv", ".jsonl")
 
 
 def test_files_of_one_source_have_one_form(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("x\n1\n")
     (tmp_path / "b.csv").write_text("y\n1\n")
-    assert "b.csv has other columns than" in refusal(tmp_path / "*.csv")
+    assert names(refusal(tmp_path / "*.csv"), tmp_path / "b.csv", tmp_path / "a.csv", "y", "x")
     (tmp_path / "b.jsonl").write_text('{"x": 1}\n')
-    assert "has files of several kinds: csv, jsonl" in refusal(tmp_path)
+    assert names(refusal(tmp_path), tmp_path, "csv", "jsonl")
 
 
 def test_a_prefix_of_a_store_is_read_as_a_folder_is(tmp_path: Path) -> None:
@@ -237,10 +261,13 @@ def test_a_prefix_of_a_store_is_read_as_a_folder_is(tmp_path: Path) -> None:
     assert [row["x"] for row in rows(f"{url}/day/*.csv")] == ["day/a 1.csv", "day/b.csv"]
     assert [row["x"] for row in rows(f"{url}/**/d.csv")] == ["day/sub/d.csv"]
     assert [row["x"] for row in rows(f"{url}/day/b.csv")] == ["day/b.csv"]
-    assert "there is no table at" in refusal(f"{url}/none/")
-    assert "cannot read" in refusal(f"{url}/day/none.csv")
-    assert "http:// is not a store" in refusal("http://example.com/a.csv")
-    assert "names no bucket" in refusal("s3:///a.csv")
+    for wrong, values in {
+        f"{url}/none/": [f"{url}/none/", ".jsonl"],
+        f"{url}/day/none.csv": [f"{url}/day/none.csv"],
+        "http://example.com/a.csv": ["http://", "s3", "file"],
+        "s3:///a.csv": ["s3:///a.csv", "s3://bucket"],
+    }.items():
+        assert names(refusal(wrong), *values), wrong
 
 
 def test_parquet_is_read_from_a_store_too(tmp_path: Path) -> None:
@@ -261,7 +288,7 @@ def test_a_prefix_of_a_bucket_is_listed_and_read(s3: S3Server) -> None:
     assert [row["x"] for row in rows(f"s3://{s3.bucket}/tables/a.parquet")] == list(range(1000))
     source = open_source(f"s3://{s3.bucket}/day/")
     obstore.delete(store, "day/1.csv")
-    with pytest.raises(InputError, match=r"cannot read s3://.*/day/1\.csv: it is not there"):
+    with pytest.raises(InputError, match=r"s3://.*/day/1\.csv"):
         list(source.read())
 
 
@@ -277,20 +304,20 @@ def test_an_identity_changes_with_the_content(tmp_path: Path) -> None:
         assert source.identity() != before
 
 
-def test_a_file_that_is_gone_is_said_in_a_sentence(tmp_path: Path) -> None:
+def test_a_file_that_is_gone_is_refused_by_its_name(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("x\n1\n")
     source = open_source(str(path))
     path.unlink()
-    with pytest.raises(InputError, match=r"it is not there\. Put it back, and run the same again"):
+    with pytest.raises(InputError, match=re.escape(str(path))):
         list(source.read())
 
 
-def test_a_store_that_cannot_be_reached_is_said_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_cannot_be_reached_is_an_error_of_a_service_with_its_url(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {
         "AWS_ENDPOINT": "http://127.0.0.1:9", "AWS_ALLOW_HTTP": "true", "AWS_ACCESS_KEY_ID": "a",
         "AWS_SECRET_ACCESS_KEY": "b", "AWS_REGION": "eu-central-1",
     }.items():  # fmt: skip
         monkeypatch.setenv(name, value)
-    with pytest.raises(ServiceError, match=r"cannot read s3://bucket/day/: .*Check the URL"):
+    with pytest.raises(ServiceError, match="s3://bucket/day/"):
         open_source("s3://bucket/day/")

@@ -16,18 +16,20 @@ from typing import Any
 
 from sqlalchemy.orm import Session, sessionmaker
 
+from jobs import served_adapters
 from jobs.database import transaction
 from jobs.engines import served
-from jobs.engines.engine import ServingEngine
+from jobs.engines.engine import ServingEngine, Spill
 from jobs.engines.served import Probed
 from jobs.errors import InputError, ServiceError
 from jobs.lines.endpoints import LineKind
 from jobs.lines.needs import Need
 from jobs.tables import ServedEngine
 from workers.remote.abilities import Abilities
-from workers.remote.asking import PROBE_SECONDS, Finding, Server, ask
 from workers.remote.identity import Identity
-from workers.remote.probes import CONCLUSIVE, MAX_TOKENS, Probe, abilities, probes_of
+from workers.remote.probing.asking import PROBE_SECONDS, Finding, Server, ask
+from workers.remote.probing.probes import MAX_TOKENS, Probe, abilities, probes_of
+from workers.remote.probing.replies import CONCLUSIVE
 
 log = logging.getLogger(__name__)
 
@@ -41,11 +43,11 @@ _FIRST_LOOK_SECONDS = 3.0
 """Between looks as long as nothing is known of the server."""
 
 
-def first_abilities(identity: Identity, lines: LineKind) -> Abilities:
+def first_abilities(identity: Identity, lines: LineKind, *, spill: Spill | None = None) -> Abilities:
     """Return what a server is taken for until its findings are read: what its dialect claims and no probe shows."""
     meets, _ = abilities(identity.dialect, {}, lines)
     kind, version = identity.dialect.kind, identity.version
-    return Abilities(ServingEngine(kind=kind, version=version, meets=meets))
+    return Abilities(ServingEngine(kind=kind, version=version, meets=meets, spill=spill, adapters=identity.others))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,19 +123,24 @@ class Prober:
         try:
             identity = self._own.identify()
         except (ServiceError, InputError):
-            return  # away: its lines notice it
+            self._known.note_away()  # its lines notice it
+            return
         engine = self._known.engine
+        self._known.note_listed(identity.others)
+        if self._known.engine.adapters != engine.adapters:
+            log.info("adapters of the server changed listed=%s", sorted(identity.others))
         if identity.dialect.kind != engine.kind:
             self._leave(f"the server was {engine.label} and is {identity.dialect.kind} now: start the worker again")
         elif identity.version != engine.version and identity.version is not None:
             log.info("the server's version changed before=%s after=%s", engine.version, identity.version)
             meets, _ = abilities(identity.dialect, {}, self._own.server.kind)
-            self._known.engine = replace(engine, version=identity.version, meets=meets)
+            self._known.note_version(identity.version, meets)
             self._is_known = False
 
     def _note(self, session: Session) -> None:
         meets, may_meet = abilities(self._own.server.dialect, {}, self._own.server.kind)
         served.note(session, self._own.model, replace(self._known.engine, meets=meets), may_meet=may_meet)
+        served_adapters.note_listed(session, self._own.model, self._known.engine.adapters)
 
     def _row(self, session: Session) -> ServedEngine:
         row = served.read(session, self._own.model, self._known.engine)
@@ -145,7 +152,7 @@ class Prober:
         meets = Need(row.meets)
         if meets != self._known.meets:
             log.info("engine's abilities changed engine=%s meets=%s", self._known.engine.label, meets.names())
-            self._known.engine = replace(self._known.engine, meets=meets)
+            self._known.note_meets(meets)
 
     def _probe(self, before: Mapping[str, Any]) -> None:
         """Make the due probes, without a transaction, and store what they showed."""

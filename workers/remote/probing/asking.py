@@ -13,7 +13,10 @@ import orjson
 from jobs.lines.endpoints import LineKind
 from workers.remote.dialects import Dialect
 from workers.remote.exchange import Address, Patience, TooLargeError, open_client, post
-from workers.remote.probes import CONCLUSIVE, COUNTING, LETTERS, Facts, Probe, Reply, Seen, body_of, most_tokens
+from workers.remote.probing.bodies import body_of, most_tokens
+from workers.remote.probing.effects import Facts
+from workers.remote.probing.probes import COUNTING, Fields, Probe
+from workers.remote.probing.replies import CONCLUSIVE, Reply, Seen
 
 PROBE_SECONDS = 30.0
 """For the answer to one request: with more it is late."""
@@ -76,6 +79,7 @@ class _Asker:
         self._patience = Patience(answer_seconds=seconds, stall_seconds=seconds)
         self._budget = budget
         self._prompt_tokens: int | None = None
+        self._baselines: list[tuple[Fields, Reply]] = []
         self._num_unanswered = 0
         self.num_tokens = 0
 
@@ -91,8 +95,6 @@ class _Asker:
                 for probe, num in zip(probes, tokens, strict=False)
             }
         facts = Facts(is_chat=self._server.is_chat, plain=plain)
-        if any(probe.name in ("top_k", "min_p") for probe in probes):
-            facts = replace(facts, greedy=await self._reply({"prompt": LETTERS}))
         findings: dict[str, Finding] = {}
         before = 0  # what was asked for all counts with the first
         for probe in probes:
@@ -101,10 +103,16 @@ class _Asker:
                 break
             findings[probe.name] = Finding(seen=shown, num_tokens=self.num_tokens - before)
             before = self.num_tokens
-        return findings
+        first = {probes[0].name: Finding(seen=Seen.NEVER, num_tokens=0)}
+        return _with_rest(findings or first, self.num_tokens - before)
 
     async def _seen(self, probe: Probe, facts: Facts) -> Seen | None:
         """Return what a probe shows; None if budget or patience are used up."""
+        if probe.baseline is not None:
+            baseline = await self._baseline(probe.baseline)
+            if baseline is None or baseline.seen is not Seen.YES:
+                return None if baseline is None else _without_baseline(baseline.seen)
+            facts = replace(facts, baseline=baseline)
         replies: list[Reply] = []
         for fields in probe.requests(facts):
             reply = await self._reply(fields)
@@ -113,7 +121,14 @@ class _Asker:
             if reply.seen is not Seen.YES:
                 return reply.seen
             replies.append(reply)
-        return Seen.YES if probe.has_effect(replies, facts) else Seen.NO
+        return _judged(probe.has_effect(replies, facts))
+
+    async def _baseline(self, fields: Fields) -> Reply | None:
+        """Return the answer that several probes compare with."""
+        known = next((reply for asked, reply in self._baselines if asked == fields), None)
+        if known is None and (known := await self._reply(fields)) is not None:
+            self._baselines.append((fields, known))
+        return known
 
     async def _reply(self, fields: Mapping[str, Any]) -> Reply | None:
         """Ask once; None, without asking, if that might exceed the budget, or if nothing is answered any more."""
@@ -145,6 +160,23 @@ class _Asker:
         except httpx.HTTPError:
             return _unanswered(Seen.NEVER)
         return _read(status, content)
+
+
+def _judged(has_effect: bool | None) -> Seen:
+    if has_effect is None:
+        return Seen.UNCLEAR
+    return Seen.YES if has_effect else Seen.NO
+
+
+def _without_baseline(seen: Seen) -> Seen:
+    """Return what a probe shows whose baseline was refused or got no answer."""
+    return Seen.UNCLEAR if seen in CONCLUSIVE else seen
+
+
+def _with_rest(findings: dict[str, Finding], num_tokens: int) -> dict[str, Finding]:
+    """Count with the last finding what was used for a probe that the budget did not let end."""
+    name, last = next(reversed(findings.items()))
+    return findings | {name: replace(last, num_tokens=last.num_tokens + num_tokens)}
 
 
 def _undecided(seen: Seen) -> Seen:

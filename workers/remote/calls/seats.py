@@ -10,7 +10,7 @@ import heapq
 import itertools
 from collections.abc import Callable
 
-from workers.remote.pace import Pace
+from workers.remote.calls.pace import Pace
 
 Order = tuple[int, int, str, int]
 """Priority, chunk, beginning of the prompt, line: lower first, so that lines that share a prefix are neighbours."""

@@ -1,4 +1,4 @@
-"""Asks one server for the answers of lines: seats, the one loop that asks again, cool-downs, looks at a server away.
+"""Asks one server for the answers of lines: seats, the one loop that asks again, cool-downs.
 
 A line that gets no usable answer is asked again and then fails alone, but only if the server answers a check request
 each time: a failure of the server itself is never a line's.
@@ -11,17 +11,19 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import httpx
 
+from workers.remote.calls.call import Call
+from workers.remote.calls.outcomes import End, Outcome, Tries
+from workers.remote.calls.pace import Pace
+from workers.remote.calls.presence import Presence
+from workers.remote.calls.seats import Seats
 from workers.remote.exchange import Address, Patience, exchange, open_client
-from workers.remote.pace import Pace
-from workers.remote.reading import Awaited
-from workers.remote.seats import Order, Seats
-from workers.remote.verdicts import Answered, Away, Busy, Counts, Denied, Refused, Spoilt, Verdict
+from workers.remote.statuses import TOO_LONG
+from workers.remote.verdicts import Answered, Away, Busy, Counts, Denied, Refused, Spoilt, Unloaded, Unpaid, Verdict
 
 log = logging.getLogger(__name__)
 
@@ -29,36 +31,16 @@ MAX_ATTEMPTS = 4
 """How often a line is asked that gets no usable answer, or is denied one, while the server answers a check request."""
 MAX_LOSSES = 10
 """How often it is asked that the server fails with a check request, too, before it is given back."""
+NOT_FOUND = 404
+"""The status of a name that the server does not have."""
 DENIED = "denied_by_engine"
 """The code of a line that the server denies, as by 403, while it answers others."""
-MAX_BUSY = 10
-"""How often a server that answers others may say to one line that it is busy, before that counts as an attempt."""
 MAX_COOL_DOWN_SECONDS = 900.0
 """Longest pause that a server may ask for by Retry-After."""
 _FIRST_COOL_DOWN_SECONDS = 0.5
 _MOST_OWN_COOL_DOWN_SECONDS = 30.0
 _TICK_SECONDS = 1.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
-    """One line's request."""
-
-    path: str
-    body: dict[str, Any]
-    expected: Awaited
-    order: Order
-    seconds_left: float
-    """Until the deadline of the line, when it is submitted."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """The end of a call: an answer, a refusal, `Spoilt` for a line that fails, `Away` for one to be given back."""
-
-    verdict: Answered | Refused | Spoilt | Away
-    wasted: tuple[Counts, ...] = ()
-    """What the server counted for answers that were thrown away."""
+_WITHDRAW_SECONDS = 5.0
 
 
 class Caller:
@@ -82,14 +64,14 @@ class Caller:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="remote calls", daemon=True)
         self._tasks: dict[object, asyncio.Task[None]] = {}
+        self._payable: set[asyncio.Task[Any] | None] = set()  # those of them that the server may have to be paid for
         self._client: httpx.AsyncClient | None = None
         self._seats = Seats(pace, monotonic=monotonic)
         self._num_good = 0
         self._num_busy = 0  # in a row
-        self._away: Away | None = None
-        self._away_since = 0.0
-        self._looking: asyncio.Task[None] | None = None
-        self._checking: asyncio.Task[bool] | None = None
+        self._presence = Presence(
+            lambda: self._ask(self._check), note_busy=self._note_busy_check, patience=patience, monotonic=monotonic
+        )
         self._ticked_at = monotonic()
 
     def start(self) -> None:
@@ -110,11 +92,21 @@ class Caller:
         """Drop calls and close their connections, so that the server stops computing."""
         self._loop.call_soon_threadsafe(self._cancel, list(keys))
 
+    def withdraw(self, keys: Iterable[object]) -> frozenset[object]:
+        """Drop calls as `cancel` does, and return those that cost nothing, as far as is known in time.
+
+        Of these the server was not asked, or it has refused them for lack of room or rights.
+        """
+        free = asyncio.run_coroutine_threadsafe(self._withdraw(list(keys)), self._loop)
+        try:
+            return free.result(_WITHDRAW_SECONDS)
+        except TimeoutError:
+            return frozenset()
+
     @property
     def away_reason(self) -> str | None:
         """Return why the server answers nothing, once it has been so for longer than lines wait."""
-        away = self._away
-        return away.reason if away is not None and self._has_waited_long() else None
+        return self._presence.away_reason
 
     @property
     def num_running(self) -> int:
@@ -145,8 +137,7 @@ class Caller:
         self._loop.call_later(_TICK_SECONDS, self._tick)
 
     async def _close(self) -> None:
-        others = (self._looking, self._checking)
-        tasks = [*self._tasks.values(), *(task for task in others if task is not None)]
+        tasks = [*self._tasks.values(), *self._presence.tasks]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -155,59 +146,77 @@ class Caller:
 
     def _begin(self, key: object, call: Call, on_end: Callable[[Outcome], None]) -> None:
         task = self._tasks[key] = self._loop.create_task(self._finish(call, on_end))
-        task.add_done_callback(lambda _: self._tasks.pop(key, None))
+        task.add_done_callback(lambda _: self._forget(key, task))
+
+    def _forget(self, key: object, task: asyncio.Task[None]) -> None:
+        self._tasks.pop(key, None)
+        self._payable.discard(task)
 
     def _cancel(self, keys: Iterable[object]) -> None:
         for key in keys:
             if (task := self._tasks.get(key)) is not None:
                 task.cancel()
 
+    async def _withdraw(self, keys: Sequence[object]) -> frozenset[object]:
+        self._cancel(keys)
+        return frozenset(key for key in keys if key in self._tasks and self._tasks[key] not in self._payable)
+
     async def _finish(self, call: Call, on_end: Callable[[Outcome], None]) -> None:
         try:
             outcome = await self._outcome(call)
         except Exception as error:
             log.exception("call failed unexpectedly")  # the line must have an end all the same
-            outcome = Outcome(verdict=Spoilt(reason=f"an internal error, {type(error).__name__}, ended the request"))
+            verdict = Spoilt(reason=f"an internal error, {type(error).__name__}, ended the request")
+            outcome = Outcome(verdict=verdict, num_uncounted=MAX_ATTEMPTS + MAX_LOSSES)
         on_end(outcome)
 
     async def _outcome(self, call: Call) -> Outcome:
         """Ask until there is an end: the only loop that asks again."""
         deadline = self._monotonic() + call.seconds_left
-        wasted: list[Counts] = []
-        num_attempts = num_losses = num_busy = 0
-        num_good_before = self._num_good
+        tries = Tries(num_good_before=self._num_good)
         while True:
-            verdict = await self._ask_in_turn(call, deadline=deadline)
-            if isinstance(verdict, Busy):
-                num_busy += 1
-                if num_busy < MAX_BUSY or self._num_good == num_good_before:
-                    continue
-                verdict, num_busy = Spoilt(reason=verdict.reason), 0
-            if isinstance(verdict, Spoilt) and verdict.paid is not None:
-                wasted.append(verdict.paid)
-            if isinstance(verdict, Away):
-                if self.away_reason is not None:
-                    return Outcome(verdict=verdict, wasted=tuple(wasted))
-            elif not isinstance(verdict, Spoilt | Denied):
-                return Outcome(verdict=verdict, wasted=tuple(wasted))
-            elif not await self._is_sane():  # it is the server's fault, and no attempt of the line's
-                num_losses += 1
-                if num_losses >= MAX_LOSSES:
-                    return Outcome(verdict=Away(reason=verdict.reason), wasted=tuple(wasted))
-            elif (num_attempts := num_attempts + 1) >= MAX_ATTEMPTS:
-                return Outcome(verdict=_end_of(verdict), wasted=tuple(wasted))
-            else:
-                await asyncio.sleep(self._pause_seconds(num_attempts))
+            num_paid = tries.num_paid
+            verdict = tries.noted(await self._ask_in_turn(call, deadline=deadline), num_good=self._num_good)
+            if not tries.num_paid and not isinstance(verdict, Answered):
+                self._payable.discard(asyncio.current_task())
+            if isinstance(verdict, Refused) and verdict.code == TOO_LONG and (shorter := call.shortened()) is not None:
+                call = shorter
+                continue
+            end = await self._end(call, verdict, tries)
+            if end is None and tries.num_paid > num_paid and call.permit is not None:
+                end = None if await asyncio.to_thread(call.permit.may_repeat) else Unpaid()
+            if end is not None:
+                return tries.outcome(end)
 
-    async def _ask_in_turn(self, call: Call, *, deadline: float) -> Verdict:
+    async def _end(self, call: Call, verdict: Verdict | Unpaid, tries: Tries) -> End | None:
+        """Return the end of a call after this verdict; None: it is asked again."""
+        if isinstance(verdict, Busy | Away):
+            return verdict if isinstance(verdict, Away) and self.away_reason is not None else None
+        if not isinstance(verdict, Spoilt | Denied):
+            return verdict
+        if not await self._presence.is_sane():  # it is the server's fault, and no attempt of the line's
+            tries.num_losses += 1
+            return Away(reason=verdict.reason) if tries.num_losses >= MAX_LOSSES else None
+        if isinstance(verdict, Denied) and verdict.status == NOT_FOUND and call.adapter is not None:
+            return Unloaded(adapter=call.adapter)
+        tries.num_attempts += 1
+        if tries.num_attempts >= MAX_ATTEMPTS:
+            return _end_of(verdict)
+        await asyncio.sleep(self._pause_seconds(tries.num_attempts))
+        return None
+
+    async def _ask_in_turn(self, call: Call, *, deadline: float) -> Verdict | Unpaid:
         """Wait for a seat, ask once, and let the pace and the seats learn from the verdict."""
-        if (away := await self._wait_until_back()) is not None:
+        if (away := await self._presence.wait_until_back()) is not None:
             return away
         await self._seats.take(call.order)
         began_at, is_full = self._monotonic(), self._seats.is_full
         try:
-            if self._away is not None:  # meanwhile
-                return self._away
+            if self._presence.away is not None:  # meanwhile
+                return self._presence.away
+            if call.permit is not None and not await asyncio.to_thread(call.permit.may_send):
+                return Unpaid()
+            self._payable.add(asyncio.current_task())
             verdict = await self._ask(call)
         finally:
             self._seats.give_back()
@@ -238,14 +247,18 @@ class Caller:
         elif isinstance(verdict, Spoilt) and now - began_at >= self._patience.answer_seconds:
             self._pace.note_busy(began_at=began_at, now=now)
         elif isinstance(verdict, Away):
-            self._note_away(verdict)
+            self._presence.note_away(verdict)
+
+    def _note_busy_check(self, busy: Busy) -> None:
+        now = self._monotonic()
+        self._learn(busy, began_at=now, is_full=False, deadline=now + self._check.seconds_left)
 
     def _cool_down(self, busy: Busy, *, seconds: float) -> None:
         """Ask nothing for this long; for a long pause the lines are given back, as other workers may have room."""
         if seconds <= self._patience.away_seconds:
             self._seats.close_for(seconds)
         else:
-            self._note_away(Away(reason=f"{busy.reason}; it asks for {seconds:.0f} s"), rest_seconds=seconds)
+            self._presence.note_away(Away(reason=f"{busy.reason}; it asks for {seconds:.0f} s"), rest_seconds=seconds)
 
     def _cool_down_seconds(self, busy: Busy, *, seconds_left: float) -> float:
         """Return how long nothing is asked: what the server says, but so that the line is asked again in its time."""
@@ -259,67 +272,6 @@ class Caller:
         """Return a pause that doubles with each failure in a row, by chance up to a half shorter."""
         longest = min(_MOST_OWN_COOL_DOWN_SECONDS, _FIRST_COOL_DOWN_SECONDS * 2 ** min(num - 1, 10))
         return longest * random.uniform(0.5, 1.0)
-
-    # --- a server that is away ---
-
-    def _note_away(self, away: Away, *, rest_seconds: float = 0.0) -> None:
-        """Ask no line until the server answers again; for `rest_seconds` it is not asked, and lines are given back."""
-        if self._away is None:
-            log.warning("server is away reason=%s", away.reason)
-            self._away = away
-            self._away_since = self._monotonic() - (self._patience.away_seconds if rest_seconds else 0)
-            self._looking = self._loop.create_task(self._look(rest_seconds or self._patience.look_seconds))
-
-    def _has_waited_long(self) -> bool:
-        return self._monotonic() - self._away_since >= self._patience.away_seconds
-
-    async def _wait_until_back(self) -> Away | None:
-        """Wait while the server is away; return that verdict once lines need not wait longer."""
-        while (away := self._away) is not None:
-            if self._has_waited_long():
-                return away
-            await asyncio.sleep(min(0.1, self._patience.look_seconds))
-        return None
-
-    async def _look(self, pause_seconds: float) -> None:
-        """Ask now and then whether the server is back."""
-        while self._away is not None:
-            await asyncio.sleep(pause_seconds)
-            pause_seconds = min(2 * pause_seconds, self._patience.most_look_seconds)
-            verdict = await self._ask(self._check)
-            if isinstance(verdict, Answered):
-                log.info("server is back, it was away reason=%s", self._away.reason)
-                self._away = None
-            elif isinstance(verdict, Away | Denied):
-                self._away = Away(reason=verdict.reason)
-
-    async def _is_sane(self) -> bool:
-        """Tell whether the server answers a check request, which says that a failing line is to blame.
-
-        Lines that fail at the same time share a request.
-        """
-        if self._away is not None:
-            return False
-        if self._checking is None:
-            self._checking = self._loop.create_task(self._check_now())
-            self._checking.add_done_callback(self._end_check)
-        return await asyncio.shield(self._checking)
-
-    def _end_check(self, _: asyncio.Task[bool]) -> None:
-        self._checking = None
-
-    async def _check_now(self) -> bool:
-        verdict = await self._ask(self._check)
-        if isinstance(verdict, Answered):
-            return True
-        if isinstance(verdict, Busy):
-            now = self._monotonic()
-            self._learn(verdict, began_at=now, is_full=False, deadline=now + self._check.seconds_left)
-            return False
-        reason = verdict.message if isinstance(verdict, Refused) else verdict.reason
-        is_denied = isinstance(verdict, Denied)
-        self._note_away(Away(reason=reason if is_denied else f"a check request gets no answer: {reason}"))
-        return False
 
 
 def _end_of(verdict: Spoilt | Denied) -> Refused | Spoilt:

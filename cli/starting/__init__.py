@@ -1,0 +1,1 @@
+"""What every role does before it serves."""

@@ -1,0 +1,1 @@
+"""When flows expect to end, compared with when they end."""
