@@ -57,6 +57,12 @@ async def hold_upload(services: ServicesDep, tenant: TenantDep) -> AsyncIterator
         yield
 
 
+async def wait_for_several(services: ServicesDep, tenant: TenantDep) -> AsyncIterator[None]:
+    """Wait for a turn: a form of many files holds a thread of the uploads for its whole time."""
+    async with services.in_flight.turn(tenant.id, "forms of several files", allowed=AT_ONCE):
+        yield
+
+
 async def hold_download(services: ServicesDep, tenant: TenantDep) -> AsyncIterator[None]:
     """Hold a download until the answer is sent or its reader disconnects."""
     with services.in_flight.hold(tenant.id, "downloads", allowed=limits_of(tenant, services.settings).downloads):
@@ -100,6 +106,7 @@ async def hold_stream(services: ServicesDep, tenant: TenantDep) -> AsyncIterator
 
 
 ONE_UPLOAD = Depends(hold_upload)
+ONE_OF_SEVERAL = Depends(wait_for_several)
 ONE_DOWNLOAD = Depends(hold_download)
 ONE_STREAM = Depends(hold_stream)
 # Held until the answer is made. They precede the session, as an endpoint's `dependencies` are resolved first.

@@ -52,13 +52,15 @@ class RequestStore:
         async with self._turn():
             return await self.storage.read_range_async(key, start, end)
 
-    async def delete(self, key: str) -> None:
-        """Delete an object that no row needs any more; if that fails, the purge deletes it later."""
-        try:
-            async with self._turn():
-                await self.storage.delete_async(key)
-        except ServiceError as error:
-            log.warning("object could not be deleted object_key=%s reason=%s", key, error)
+    async def delete(self, *keys: str) -> None:
+        """Delete objects that no row needs any more. The purge deletes later what is left after a failure."""
+        for number, key in enumerate(keys):
+            try:
+                async with self._turn():
+                    await self.storage.delete_async(key)
+            except ServiceError as error:
+                log.warning("objects could not be deleted count=%d reason=%s", len(keys) - number, error)
+                return
 
     async def watch(self) -> None:
         """Poll the store until cancelled, so that readiness checks need not wait for it."""

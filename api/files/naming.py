@@ -38,8 +38,7 @@ async def name_objects(services: Services, tenant: Tenant, new: Sequence[NewFile
         async with services.session_slots:
             return await run_sync(_name, services, tenant, new)
     except _UnnamedError as error:
-        for each in new:
-            await services.store.delete(each.object_key)
+        await services.store.delete(*(each.object_key for each in new))
         raise error.cause from None
 
 

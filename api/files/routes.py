@@ -21,7 +21,7 @@ from api.ranges import ByteRange, UnsatisfiableRangeError, parse_range
 from api.schemas.files import DeletedFile, FileList, FileObject, FilePage
 from api.services import Services, ServicesDep
 from api.sessions import SessionDep
-from api.spending import ONE_DOWNLOAD, ONE_UPLOAD
+from api.spending import ONE_DOWNLOAD, ONE_OF_SEVERAL, ONE_UPLOAD
 from api.store import RequestStore
 from api.uploads import FORM_SCHEMA, receive_upload
 from jobs import file_room, files
@@ -80,7 +80,7 @@ async def upload(request: Request, tenant: TenantDep, *, services: ServicesDep) 
     operation_id="createFiles",
     responses=failures(408, 413),
     openapi_extra={"requestBody": SEVERAL_SCHEMA},
-    dependencies=[ONE_UPLOAD],
+    dependencies=[ONE_UPLOAD, ONE_OF_SEVERAL],
 )
 async def upload_several(request: Request, tenant: TenantDep, *, services: ServicesDep) -> FileList:
     """Upload small files in one request: a multipart form with `purpose` `user_data` and a part `files` for each.

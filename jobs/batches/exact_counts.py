@@ -24,8 +24,6 @@ MAX_LISTED_A_TURN = 1000
 """Invalid lines described per turn; the row keeps as many as a failed validation lists."""
 MAX_COUNTING = 2
 """Inputs of one tenant counted at once."""
-KEPT = timedelta(days=1)
-"""How long a count is kept, finished or not."""
 
 COUNTS = Claims(InputCount, [CountState.COUNTING], ends_with_state=True)
 
@@ -101,7 +99,7 @@ def ask(session: Session, tenant_id: str, new: NewCount) -> InputCount:
 def get(session: Session, tenant_id: str, count_id: str) -> InputCount:
     """Return a count as it is so far. Raises NotFoundError."""
     mine = select(InputCount).where(InputCount.id == count_id, InputCount.tenant_id == tenant_id)
-    count = session.scalar(mine.where(InputCount.created_at > func.now() - KEPT))
+    count = session.scalar(mine.where(InputCount.created_at > func.now() - InputCount.KEPT))
     if count is None:
         raise NotFoundError(f"No such estimate: {count_id!r}. Exact estimates are kept for a day.", param="estimate_id")
     return count
@@ -117,7 +115,7 @@ def claim(session: Session, *, model: str, lease: timedelta) -> ClaimedCount | N
 
     A count whose file was deleted fails.
     """
-    values = {"model": model, "lease": lease, "kept": KEPT, "owner": new_owner()}
+    values = {"model": model, "lease": lease, "kept": InputCount.KEPT, "owner": new_owner()}
     row = session.execute(_CLAIM, values).mappings().one_or_none()
     if row is None:
         return None
@@ -156,7 +154,7 @@ def fail(session: Session, claimed: ClaimedCount, reason: str) -> None:
 
 def forget(session: Session) -> int:
     """Delete expired counts; return how many."""
-    old = delete(InputCount).where(InputCount.created_at <= func.now() - KEPT).returning(InputCount.id)
+    old = delete(InputCount).where(InputCount.created_at <= func.now() - InputCount.KEPT).returning(InputCount.id)
     return len(session.execute(old, execution_options={"synchronize_session": False}).all())
 
 

@@ -9,7 +9,6 @@ from typing import Any
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from jobs.batches import exact_counts
 from jobs.chunks.fleet import LIVE_WITHIN
 from jobs.engines.engine import OWN_ENGINE
 from jobs.engines.out import OUT_REASON
@@ -17,6 +16,7 @@ from jobs.scaling.limits import Limits
 from jobs.scaling.next_model import Demand
 from jobs.scaling.rule import Due
 from jobs.states import EngineChoice, Priority
+from jobs.tables import InputCount
 
 TRUSTED_FOR = timedelta(minutes=5)
 """An older measurement is ignored: no dispatcher runs."""
@@ -40,7 +40,7 @@ def demands(
         "out_reason": OUT_REASON,
         "own": OWN_ENGINE.kind,
         "any": EngineChoice.ANY.value,
-        "counts_kept": exact_counts.KEPT,
+        "counts_kept": InputCount.KEPT,
     }
     return [_demand(row, start_seconds.get(row.model)) for row in session.execute(_DEMANDS, values)]
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from decimal import Decimal
-from typing import Any
+from typing import Any, ClassVar
 
 from sqlalchemy import CheckConstraint, Computed, ForeignKey, Index, Numeric, UniqueConstraint, text
 from sqlalchemy.orm import Mapped, mapped_column
@@ -201,6 +201,9 @@ class InputDigest(Base):
 
 class InputCount(Base):
     """An input that workers count before it is submitted: see `jobs.batches.exact_counts`. Not billed."""
+
+    KEPT: ClassVar = timedelta(days=1)
+    """How long a count is kept, finished or not."""
 
     __tablename__ = "input_count"
     __table_args__ = (

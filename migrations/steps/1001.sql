@@ -121,6 +121,7 @@ DO $do$ BEGIN EXECUTE format($sql$
             WHERE worker.model = asked AND stopped_at IS NULL AND draining_at IS NULL AND spill_budget_picos IS NULL
                 AND heartbeat_at > now() - interval '15 seconds' AND NOT coalesce(engine_stats ? 'out_reason', false);
         SELECT max(CASE
+                WHEN rate IS NULL THEN NULL -- GREATEST ignores it
                 WHEN tokens <= live * rate * seconds THEN tokens / (rate * seconds)
                 WHEN seconds > own.startup_seconds THEN live + (tokens - live * rate * seconds)
                     / (rate * greatest(seconds - own.startup_seconds, own.startup_seconds))

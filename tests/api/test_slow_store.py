@@ -97,6 +97,21 @@ def test_uploads_that_hang_hold_up_nothing_but_themselves(http: httpx.Client, s3
             upload.cancel()
 
 
+def test_forms_of_several_files_leave_threads_for_other_uploads(http: httpx.Client, s3: S3Server) -> None:
+    def post_form() -> httpx.Response:
+        parts = [("files", (f"{number}.txt", CONTENT)) for number in range(3)]
+        return http.post("/v1/files/several", data={"purpose": "user_data"}, files=parts)
+
+    before = s3.num_requests("PUT")
+    s3.trouble(Mood.HANG, methods="PUT")
+    with calls(s3, post_form, count=THREADS) as forms, calls(s3, lambda: post_file(http), count=1) as uploads:
+        s3.wait_for_hanging(3)
+        assert http.get("/v1/batches").status_code == 200
+        assert s3.num_requests("PUT") == before + 3
+        for call in [*forms, *uploads]:
+            call.cancel()
+
+
 def test_deletions_that_hang_hold_up_nothing_but_themselves(http: httpx.Client, s3: S3Server) -> None:
     ids = [post_file(http).json()["id"] for _ in range(THREADS + 1)]
     s3.trouble(Mood.HANG, methods="POST DELETE")

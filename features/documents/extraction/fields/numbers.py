@@ -165,10 +165,13 @@ def _readings(digits: str) -> Iterator[tuple[str | None, Decimal]]:
 
 
 def _whole(text: str, decimal_sign: str | None) -> str | None:
-    """Return the digits of a whole number that may be grouped in threes, by a sign other than its decimal sign."""
+    """Return the digits of a whole number that may be grouped in threes, by a sign other than its decimal sign.
+
+    A group begins with no zero: `0.125` has decimals.
+    """
     if text.isdigit():
         return text
     grouped = _GROUPED.fullmatch(text)
-    if grouped is None or (decimal_sign is not None and decimal_sign in grouped.groups()):
+    if grouped is None or int(text[0]) == 0 or (decimal_sign is not None and decimal_sign in grouped.groups()):
         return None
     return re.sub(r"\D", "", text)

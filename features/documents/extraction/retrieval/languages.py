@@ -22,7 +22,17 @@ _COMMON = {
     "swedish": "och i att det som en på är av för med till den inte de ett om har från vi",
     "turkish": "ve bir bu için ile olarak de da olan daha gibi en kadar sonra çok ne veya her o değil",
 }
-_LANGUAGES = {language: frozenset(words.split()) for language, words in _COMMON.items()}
+_WITHOUT_STEMMER = {
+    "bulgarian": "и на в да се за с от не че по са е като до ще или при което след този между",
+    "catalan": "de la i a el que en les els per del amb una un és al com no més dels o aquesta són",
+    "croatian": "i u je na se za da su od s koji o kao ili iz ne što do te a će biti koja",
+    "czech": "a v se na je že s z o do i k za ve pro by jako nebo ale od po jsou být není",
+    "polish": "w i na z do się nie że jest o od za po przez dla jak oraz są lub przy tym a co ze",
+    "slovak": "a v na sa je že s z o do aj k za vo pre by ako alebo ale od po sú byť",
+    "ukrainian": "і в на з у та що до не за як для від це про або його є зі при після між",
+}
+"""Neighbours that share common words with a language above: without them Polish is taken for Portuguese."""
+_LANGUAGES = {language: frozenset(words.split()) for language, words in (_COMMON | _WITHOUT_STEMMER).items()}
 _MAX_CHARACTERS = 20_000
 _LEAST_SHARE = 0.1
 """Of the words of a text: prose has some 0.3, a table of numbers or another language less."""
@@ -34,4 +44,4 @@ def language_of(text: str, otherwise: str) -> str:
     counts = Counter(words)
     shares = {language: sum(counts[word] for word in known) for language, known in _LANGUAGES.items()}
     likely = max(shares, key=shares.__getitem__)
-    return likely if shares[likely] > _LEAST_SHARE * len(words) else otherwise
+    return likely if likely in _COMMON and shares[likely] > _LEAST_SHARE * len(words) else otherwise

@@ -51,7 +51,8 @@ def _words(text: str) -> Iterator[str]:
             continue
         for run in _RUNS.finditer(word):
             if run["unspaced"] is None:
-                yield run[0].strip(".,'’")
+                if rest := run[0].strip(".,'’"):
+                    yield rest
             else:
                 yield from map("".join, pairwise(run[0])) if len(run[0]) > 1 else run[0]
 

@@ -63,6 +63,7 @@ def test_other_numbers_of_a_document_decide_the_decimal_sign(
     [
         (1234, "", Meaning.SUPPORTED),
         (1.234, "", Meaning.OPEN),
+        (1234, "Net 9,50", Meaning.OPEN),
         (1.234, "Net 9.50", Meaning.CONTRADICTED),
         (1.234, "Net 9,50", Meaning.SUPPORTED),
         ("$1,234", "", Meaning.SUPPORTED),
@@ -70,6 +71,16 @@ def test_other_numbers_of_a_document_decide_the_decimal_sign(
 )
 def test_an_amount_is_of_thousands_unless_others_say_otherwise(value: Any, beside: str, meaning: Meaning) -> None:
     assert meaning_of(value, "Total $1,234", Kind.MONEY, f"Total $1,234\n{beside}") is meaning
+
+
+@pytest.mark.parametrize(
+    "beside",
+    ["um 10.30 Uhr", "10.30 am", "§ 3.10", "version 2.10", "kl. 10.30", "am 12.05. um zwei", "see 2.1", "V2.10.1"],
+)
+def test_times_sections_and_versions_decide_no_decimal_sign(beside: str) -> None:
+    for value in (1234, 1.234):
+        assert meaning_of(value, "1.234", Kind.NUMBER, f"Anzahl: 1.234, {beside}") is Meaning.OPEN
+    assert meaning_of(1234, "1.234 EUR", Kind.MONEY, f"1.234 EUR, {beside}") is Meaning.SUPPORTED
 
 
 def test_texts_have_no_readings() -> None:

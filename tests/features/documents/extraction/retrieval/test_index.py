@@ -143,6 +143,7 @@ def test_words_are_found_by_their_stem_in_a_known_language_and_as_they_are_in_no
     [
         ("東京都の iPhone用ケース", ["東京", "京都", "都の", "iphone", "用ケ", "ケー", "ース"]),
         ("第2章 車", ["第", "2", "章", "車"]),
+        ("東.京", ["東", "京"]),
         ("ภาษาไทย", ["ภา", "าษ", "ษา", "าไ", "ไท", "ทย"]),
         ("हिन्दी भाषा।", ["हिन्दी", "भाषा"]),
         ("한국어 문서", ["한국어", "문서"]),
@@ -163,6 +164,10 @@ def test_scripts_without_spaces_give_pairs_of_characters_and_others_keep_their_m
         ("The invoice is to be paid within thirty days of the delivery of the goods.", "english"),
         ("El pago de la factura se hará en los treinta días que siguen a la entrega.", "spanish"),
         ("東京都の契約書", "none"),
+        ("Zapłata za fakturę nastąpi w terminie trzydziestu dni od daty dostawy towaru do magazynu, o ile nie", "none"),
+        ("Faktura je splatná do třiceti dnů od dodání zboží a v případě prodlení se platí úrok z částky", "none"),
+        ("El pagament de la factura es farà en els trenta dies que segueixen a l'entrega de la mercaderia", "none"),
+        ("Оплата рахунку здійснюється протягом тридцяти днів з дати поставки товару на склад покупця", "none"),
         ("1,234.50 119.00 R-17", "none"),
         ("", "none"),
     ],
