@@ -31,6 +31,9 @@ from engine.text import with_bad_words_as_tokens
 from engine.tokenizer import load_tokenizer
 from engine.vllm_settings import check_quantization, engine_settings
 
+Adapters = str | Path | Sequence[str | Path | None] | None
+"""The folder of an adapter for all prompts, or of each prompt's."""
+
 
 class LLM:
     """Load a model and generate. Keyword arguments are those of EngineConfig.
@@ -60,15 +63,19 @@ class LLM:
         self,
         prompts: Prompt | Sequence[Prompt],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        adapter: Adapters = None,
     ) -> list[RequestOutput]:
         """Generate for every prompt and return the results in order.
+
+        `adapter` is the folder of a LoRA adapter, or a list with one or None for each prompt.
 
         A request that can never run, or whose prompt is invalid, gets an output with finish_reason "error" and its
         reason in `error`; the others finish. Raises InvalidRequestError for text without a tokenizer, or parameters
         that are invalid or do not match in number, EngineBroken after a call that was interrupted in the middle of a
         step, and EngineForked in a fork of the process that made this LLM.
         """
-        return self._generate(prompts_of(prompts), sampling_params)
+        return self._generate(prompts_of(prompts), sampling_params, adapter)
 
     def chat(
         self,
@@ -79,14 +86,15 @@ class LLM:
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         tools: Sequence[Mapping[str, Any]] | None = None,
+        adapter: Adapters = None,
     ) -> list[RequestOutput]:
         """Format each conversation with a chat template, by default the model's, and generate the answers, in order.
 
         With `continue_final_message`, and without `add_generation_prompt`, the answer continues the last message.
-        `tools` are functions in OpenAI's form; calls are part of the answer's text. A conversation that the template
-        refuses, or whose tools it leaves out, gets an error of its own, like an invalid prompt of `generate`. Raises
-        InvalidRequestError for options of the wrong kind, if there is no template, if it does not compile, or without
-        jinja2.
+        `tools` are functions in OpenAI's form; calls are part of the answer's text. `adapter` is that of `generate`. A
+        conversation that the template refuses, or whose tools it leaves out, gets an error of its own, like an invalid
+        prompt of `generate`. Raises InvalidRequestError for options of the wrong kind, if there is no template, if it
+        does not compile, or without jinja2.
         """
         self._require_no_fork()
         options = ChatOptions(
@@ -96,7 +104,7 @@ class LLM:
             continue_final_message=continue_final_message,
         )
         prompts = ChatPrompts(self.tokenizer, options)
-        return self._generate([prompts.ids_of(one) for one in conversations_of(messages)], sampling_params)
+        return self._generate([prompts.ids_of(one) for one in conversations_of(messages)], sampling_params, adapter)
 
     def stats(self) -> EngineStats:
         """Return the engine's counters."""
@@ -106,9 +114,10 @@ class LLM:
         if os.getpid() != self._pid:
             raise EngineForked(self._pid)
 
-    def _generate(self, items: list[Any], sampling_params: Any) -> list[RequestOutput]:
+    def _generate(self, items: list[Any], sampling_params: Any, adapter: Adapters) -> list[RequestOutput]:
         self._require_no_fork()
         params = params_of(sampling_params, num_prompts=len(items))
+        adapters = _adapters_of(adapter, num_prompts=len(items))
         if self.tokenizer is None and (any(map(is_text, items)) or any(one.stop or one.bad_words for one in params)):
             raise InvalidRequestError(
                 "This model's directory has no tokenizer; give prompts as token ids, and no stop strings or bad words."
@@ -116,9 +125,10 @@ class LLM:
         with self._lock:
             if self._broken_by is not None:
                 raise EngineBroken(self._broken_by)
-            return self._run([self._job(item, own) for item, own in zip(items, params, strict=True)])
+            jobs = zip(items, params, adapters, strict=True)
+            return self._run([self._job(item, own, adapter) for item, own, adapter in jobs])
 
-    def _job(self, item: Any, params: SamplingParams) -> _Job:
+    def _job(self, item: Any, params: SamplingParams, adapter: str | None) -> _Job:
         self._next_request_id += 1
         text, token_ids, refusal = None, [], None
         try:
@@ -129,7 +139,7 @@ class LLM:
             params = replace(params, truncate_prompt_tokens=None) if params.truncate_prompt_tokens else params
         except (InvalidParamsError, InvalidRequestError) as error:
             refusal = str(error)
-        return _Job(self._next_request_id, text, token_ids, params, self.tokenizer, refusal=refusal)
+        return _Job(self._next_request_id, text, token_ids, params, self.tokenizer, adapter=adapter, refusal=refusal)
 
     def _token_ids(self, prompt: str | list[Any]) -> list[int]:
         """Return the tokens of a prompt. Raises InvalidRequestError for ids outside the model's vocabulary."""
@@ -182,6 +192,7 @@ class _Job:
         params: SamplingParams,
         tokenizer: Any,
         *,
+        adapter: str | None,
         refusal: str | None = None,
     ) -> None:
         """A refused job has ended; it never enters the engine."""
@@ -190,6 +201,7 @@ class _Job:
         self.prompt_token_ids = prompt_token_ids
         self.params = params
         self._tokenizer = tokenizer
+        self._adapter = adapter
         wants_text = params.detokenize and bool(prompt_token_ids)
         self.progress = RequestProgress(tokenizer if wants_text else None, prompt_token_ids, params)
         if refusal is not None:
@@ -199,7 +211,12 @@ class _Job:
                 )
 
     def request(self) -> NewRequest:
-        return NewRequest(request_id=self.request_id, prompt_token_ids=self.prompt_token_ids, params=self.params)
+        return NewRequest(
+            request_id=self.request_id,
+            prompt_token_ids=self.prompt_token_ids,
+            params=self.params,
+            adapter=self._adapter,
+        )
 
     def output(self) -> RequestOutput:
         return RequestOutput(
@@ -230,6 +247,17 @@ class _Job:
             return None
         pairs = zip(self.prompt_token_ids[1:], self.progress.prompt_logprobs, strict=True)
         return [None, *(_named(token, entry, self._tokenizer) for token, entry in pairs)]
+
+
+def _adapters_of(adapter: Adapters, *, num_prompts: int) -> list[str | None]:
+    if adapter is None or isinstance(adapter, str | Path):
+        return [None if adapter is None else str(adapter)] * num_prompts
+    if len(adapter) != num_prompts:
+        raise InvalidRequestError(
+            f"There are {len(adapter)} adapters and {num_prompts} prompts; give one folder, or for each prompt one or "
+            "None."
+        )
+    return [None if each is None else str(each) for each in adapter]
 
 
 def _named(token_id: int, entry: TokenLogprobs, tokenizer: Any) -> dict[int, Logprob]:

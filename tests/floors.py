@@ -93,7 +93,7 @@ FLOORS = {
         ["__init__"],
     ],
     "engine.loop": [
-        ["batch", "continuing", "intake", "step_loop", "work"],
+        ["adapter_rows", "batch", "continuing", "intake", "step_loop", "work"],
         ["pending", "warm_up"],
         ["recorder", "runner"],
         ["compute"],

@@ -12,6 +12,7 @@ from engine.loop.work import WorkCounter
 from engine.outputs import TokenDelta
 from engine.sampling.sampler import Samples
 from engine.scheduling.plan import StepPlan
+from engine.scheduling.request import LoadedAdapter
 from engine.scheduling.seat_table import SeatTable
 from engine.scheduling.swap import SwapSpace
 
@@ -34,6 +35,9 @@ class StepRunner(Protocol):
     @property
     def work(self) -> WorkCounter:
         """Return the counter of its steps' arithmetic and memory traffic."""
+
+    def adapter(self, folder: str) -> LoadedAdapter:
+        """Return an adapter, loaded if it is not. Raises InvalidRequestError if it cannot be used with the model."""
 
     def forward(self, plan: StepPlan, table: SeatTable, *, pending: PendingTokens | None = None) -> Tensor | None:
         """Start computing the plan; return its logits, None if nothing is sampled."""

@@ -87,6 +87,7 @@ class Engine:
             max_tokens = resolve_max_tokens(new.prompt_token_ids, params, self.info)
             check_weight(new.weight)
             check_output_so_far(new.output_token_ids, params, vocab_size=self.info.vocab_size)
+            adapter = None if new.adapter is None else self._runner.adapter(new.adapter)
         except InvalidRequestError as error:
             self._end_all(request_id, params.n, FinishReason.ERROR, error=str(error))
             return
@@ -102,10 +103,12 @@ class Engine:
             seed=derive_seed(self.config.asked.seed, request_id) if params.seed is None else params.seed,
             eos_token_ids=self._eos_token_ids,
             arrival=self._num_arrivals,
+            loaded_adapter=adapter,
         )
         pool = self.scheduler.pool
         now = self.scheduler.pace.now()
-        sequences = [Sequence(request, index, pool.chain(new.tenant), arrived_at=now) for index in range(params.n)]
+        owner = request.prefix_owner
+        sequences = [Sequence(request, index, pool.chain(owner), arrived_at=now) for index in range(params.n)]
         if max_tokens == 0 or not is_followed(params):
             self.scheduler.add(sequences)
         elif params.structured is None:

@@ -19,10 +19,13 @@ from engine.device.memory import allocating, available_cpu_bytes, block_bytes, g
 from engine.device.transfer import upload, upload_together
 from engine.errors import InvalidConfigError
 from engine.grammars.masks import MaskWriter, RowMasks
+from engine.loop.adapter_rows import adapter_rows
 from engine.loop.batch import StepArrays, build_arrays
 from engine.loop.pending import PendingTokens
 from engine.loop.warm_up import powers_of_two, prompt_step, rows_of_every_kind
 from engine.loop.work import WorkCounter
+from engine.models.adapters.adapter import Adapter
+from engine.models.adapters.store import AdapterStore
 from engine.models.config import CheckpointConfig, ModelConfig
 from engine.models.decoder import Decoder
 from engine.models.step_model import KvCache, StepModel, StepTensors, new_cache
@@ -67,6 +70,7 @@ class Runner:
                 random_seed=settings.seed if settings.load_format is LoadFormat.RANDOM else None,
             )
         self.products = self._model.products
+        self._adapters = AdapterStore(model, dtype=config.dtype, device=self.device)
         self._cache_dtype = preferred_cache_dtype(self.device.type, config.dtype)
         if self.device.type == "cpu" and settings.warm_up and isinstance(self._model, Decoder):
             self._model.begin_to_compile(self._cache_dtype)
@@ -102,6 +106,11 @@ class Runner:
         )
 
     @torch.inference_mode()
+    def adapter(self, folder: str) -> Adapter:
+        """Return an adapter, loaded if it is not. Raises InvalidRequestError if it cannot be used with the model."""
+        return self._adapters.get(folder)
+
+    @torch.inference_mode()
     def forward(self, plan: StepPlan, table: SeatTable, *, pending: PendingTokens | None = None) -> Tensor | None:
         """Start computing the plan; return its logits `[sampled rows, vocab]`, None if nothing is sampled.
 
@@ -115,6 +124,8 @@ class Runner:
             angles_change_after=self._limits.angles_change_after,
         )
         step, sampled_rows = self._to_device(arrays)
+        if not self._adapters.is_empty:
+            step.adapters = adapter_rows(plan, arrays.query_start, self.device)
         if pending is not None:
             pending.write(step.token_ids, arrays)
         parts = prompt_parts(plan, arrays.query_start, max_rows=max(_MIN_SCORED_ROWS, self._limits.max_num_seqs))

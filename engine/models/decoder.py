@@ -5,17 +5,19 @@ Flat token rows in, hidden rows out, over a paged KV cache.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor
 
+from engine.models.adapters.adapter import Change, LayerChanges
 from engine.models.asked_rows import AskedRows, asked_rows
 from engine.models.config import ModelConfig
 from engine.models.cpu_layers import cpu_layers
 from engine.models.decode_graphs import CudaCapture, DecodeGraphs
-from engine.models.layer_weights import LayerParts, Linear, WeightReader
+from engine.models.layer_parts import LayerParts
+from engine.models.layer_weights import Linear, WeightReader
 from engine.models.random_weights import RandomWeights
 from engine.models.rotary import rotary_table
 from engine.models.step_model import KvCache, KvShape, ModelSizes, StepTensors
@@ -26,6 +28,9 @@ from kernels.paged_attention import paged_attention
 from kernels.rms_norm import add_rms_norm, rms_norm
 from kernels.rope_and_write_kv import rope_and_write_kv
 from kernels.silu_mul import silu_mul
+
+Changes = Sequence[tuple[LayerChanges, Tensor | None]]
+"""What adapters change in a layer, each with the rows of its tokens; None for all."""
 
 
 class Decoder:
@@ -85,7 +90,7 @@ class Decoder:
 
     def run(self, step: StepTensors, cache: KvCache, rows: Tensor) -> Tensor:
         """Run a step; see `StepModel`."""
-        hidden = None if self._graphs is None else self._graphs.run(step)
+        hidden = None if self._graphs is None or step.adapters else self._graphs.run(step)
         x, residual = self.forward(step, cache, rows) if hidden is None else hidden
         if not rows.shape[0]:
             return x.new_empty((0, self.config.vocab_size))
@@ -122,11 +127,21 @@ class Decoder:
             index: int, x: Tensor, residual: Tensor | None, step: PagedStep, selection: AskedRows | None = None
         ) -> tuple[Tensor, Tensor]:
             layer, cached = self._layers[index], cache[index]
-            return layer.forward(x, residual, step=step, cache=cached, cos_sin=self._cos_sin, selection=selection)
+            return layer.forward(
+                x,
+                residual,
+                step=step,
+                cache=cached,
+                cos_sin=self._cos_sin,
+                selection=selection,
+                changes=[(each.adapter.layers[index], each.rows) for each in adapters],
+            )
 
-        selection = None if rows is None else asked_rows(paged, rows)
+        adapters = step.adapters
+        selection = None if rows is None or adapters else asked_rows(paged, rows)
         count = len(self._layers) if selection is None else len(self._layers) - 1
-        result = None if self._at_once is None else self._at_once.run(run_layer, x, paged, cache, num_layers=count)
+        at_once = None if adapters else self._at_once
+        result = None if at_once is None else at_once.run(run_layer, x, paged, cache, num_layers=count)
         residual: Tensor | None = None
         if result is not None:
             x, residual = result
@@ -206,10 +221,12 @@ class _Layer:
         cache: LayerCache,
         cos_sin: Tensor,
         selection: AskedRows | None = None,
+        changes: Changes = (),
     ) -> tuple[Tensor, Tensor]:
         """Return this layer's MLP output and the residual stream to add it to, `[tokens, hidden]` each.
 
-        With `selection` only for its rows, `[rows, hidden]` each; all keys and values are written.
+        With `selection` only for its rows, `[rows, hidden]` each; all keys and values are written. With `changes`, of
+        adapters, there must be no selection.
         """
         eps = self._config.rms_norm_eps
         if residual is None:
@@ -218,15 +235,24 @@ class _Layer:
             normed, residual = add_rms_norm(x, residual, self._input_norm, eps=eps)
         if selection is not None:
             residual = residual.index_select(0, selection.rows)
-        attended = self._attend(normed, step=step, cache=cache, cos_sin=cos_sin, selection=selection)
+        attended = self._attend(normed, step=step, cache=cache, cos_sin=cos_sin, selection=selection, changes=changes)
         normed, residual = add_rms_norm(attended, residual, self._mlp_norm, eps=eps)
-        return self._down(silu_mul(self._gate_up(normed))), residual
+        gated = silu_mul(_changed(self._gate_up(normed), normed, [(each.gate_up, rows) for each, rows in changes]))
+        return _changed(self._down(gated), gated, [(each.down, rows) for each, rows in changes]), residual
 
     def _attend(
-        self, x: Tensor, *, step: PagedStep, cache: LayerCache, cos_sin: Tensor, selection: AskedRows | None
+        self,
+        x: Tensor,
+        *,
+        step: PagedStep,
+        cache: LayerCache,
+        cos_sin: Tensor,
+        selection: AskedRows | None,
+        changes: Changes,
     ) -> Tensor:
         config = self._config
-        query, key, value = torch.split_with_sizes(self._qkv(x), self._split, dim=-1)
+        qkv = _changed(self._qkv(x), x, [(each.qkv, rows) for each, rows in changes])
+        query, key, value = torch.split_with_sizes(qkv, self._split, dim=-1)
         query = query.view(-1, config.num_heads, config.head_dim)
         key = key.view(-1, config.num_kv_heads, config.head_dim)
         value = value.view(-1, config.num_kv_heads, config.head_dim)
@@ -237,4 +263,13 @@ class _Layer:
         if selection is not None:
             query, step = query.index_select(0, selection.rows), selection.step
         attended = paged_attention(query, cache, step, self.rule)
-        return self._output(attended.flatten(1))
+        attended = attended.flatten(1)
+        return _changed(self._output(attended), attended, [(each.output, rows) for each, rows in changes])
+
+
+def _changed(y: Tensor, x: Tensor, changes: Sequence[tuple[Change | None, Tensor | None]]) -> Tensor:
+    """Add what adapters change of the product of x to y, in place."""
+    for change, rows in changes:
+        if change is not None:
+            change.add_to(y, x, rows)
+    return y

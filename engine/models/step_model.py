@@ -9,6 +9,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from engine.models.adapters.adapter import AdapterRows
 from kernels import cpu
 from kernels.paged import LayerCache, PagedStep
 
@@ -21,6 +22,8 @@ class StepTensors:
     """`[tokens]` int64."""
     paged: PagedStep
     """Layout of these tokens in the cache."""
+    adapters: Sequence[AdapterRows] = ()
+    """The tokens that are computed with an adapter, each by one."""
 
 
 KvCache = list[LayerCache]

@@ -38,9 +38,9 @@ class PrefixChain:
     __slots__ = ("_block_size", "_contents", "_digest", "_digests", "_salt")
 
     def __init__(
-        self, tenant: str, block_size: int, digest: Callable[[bytes], bytes], *, has_long_angles: bool = False
+        self, owner: str, block_size: int, digest: Callable[[bytes], bytes], *, has_long_angles: bool = False
     ) -> None:
-        self._salt = tenant.encode() + (b"\1" if has_long_angles else b"\0")
+        self._salt = owner.encode() + (b"\1" if has_long_angles else b"\0")
         self._block_size = block_size
         self._digest = digest
         self._contents: list[bytes] = []
@@ -99,9 +99,10 @@ class BlockPool:
         """Return how many blocks, owned or not, can be found by content."""
         return len(self._by_digest)
 
-    def chain(self, tenant: str, *, has_long_angles: bool = False) -> PrefixChain:
-        """Return an empty chain for one sequence; keys with different rotary angles are never shared."""
-        return PrefixChain(tenant, self.block_size, self._digest, has_long_angles=has_long_angles)
+    def chain(self, owner: str, *, has_long_angles: bool = False) -> PrefixChain:
+        """Return an empty chain for one sequence of `Request.prefix_owner`; keys with different rotary angles are never
+        shared."""
+        return PrefixChain(owner, self.block_size, self._digest, has_long_angles=has_long_angles)
 
     def allocate(self, count: int) -> list[int]:
         """Hand out blocks, least recently used first, and drop their cached content. Needs `num_available ≥ count`."""

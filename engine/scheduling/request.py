@@ -23,6 +23,14 @@ _SEED_MASK = (1 << 64) - 1
 _serials = itertools.count(1)
 
 
+class LoadedAdapter(Protocol):
+    """A loaded adapter, as a request holds it; engine/models has its weights."""
+
+    @property
+    def identity(self) -> str:
+        """Return what tells its weights from those of all others."""
+
+
 class Matcher(Protocol):
     """Position of one sequence's output in its grammar, as a sequence uses it; made by engine/grammars."""
 
@@ -71,6 +79,8 @@ class NewRequest:
 
     With the same seed these are the tokens that the earlier run would have drawn.
     """
+    adapter: str | None = None
+    """Folder of the adapter that changes the model for this request; None for none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,14 +92,33 @@ class Request(NewRequest):
     eos_token_ids: frozenset[int]
     arrival: int
     """Orders requests by arrival."""
+    loaded_adapter: LoadedAdapter | None = None
 
     @classmethod
     def accept(
-        cls, new: NewRequest, *, max_tokens: int, seed: int, eos_token_ids: frozenset[int], arrival: int
+        cls,
+        new: NewRequest,
+        *,
+        max_tokens: int,
+        seed: int,
+        eos_token_ids: frozenset[int],
+        arrival: int,
+        loaded_adapter: LoadedAdapter | None = None,
     ) -> Request:
         """Return the new request with what the engine resolved."""
-        values = {field.name: getattr(new, field.name) for field in fields(NewRequest)}
-        return cls(**values, max_tokens=max_tokens, seed=seed, eos_token_ids=eos_token_ids, arrival=arrival)
+        return cls(
+            **{field.name: getattr(new, field.name) for field in fields(NewRequest)},
+            max_tokens=max_tokens,
+            seed=seed,
+            eos_token_ids=eos_token_ids,
+            arrival=arrival,
+            loaded_adapter=loaded_adapter,
+        )
+
+    @property
+    def prefix_owner(self) -> str:
+        """Return who may share cached prefixes with it: keys and values depend on the adapter, too."""
+        return self.tenant if self.loaded_adapter is None else f"{self.tenant}\0{self.loaded_adapter.identity}"
 
     @property
     def stop_token_ids(self) -> frozenset[int]:

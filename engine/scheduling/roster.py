@@ -250,7 +250,7 @@ class Roster:
 
     def _take_long_angles(self, sequence: Sequence) -> None:
         sequence.has_long_angles = True
-        sequence.chain = self._pool.chain(sequence.request.tenant, has_long_angles=True)
+        sequence.chain = self._pool.chain(sequence.request.prefix_owner, has_long_angles=True)
 
     def _has_outgrown_its_angles(self, sequence: Sequence) -> bool:
         limit = self._config.angles_change_after

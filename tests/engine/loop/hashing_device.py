@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import torch
 
 from engine.config import EngineConfig
+from engine.errors import InvalidRequestError
 from engine.grammars.waiting import Compiled
 from engine.loop.batch import StepArrays, build_arrays
 from engine.loop.pending import PendingTokens
@@ -20,7 +21,7 @@ from engine.outputs import TokenLogprobs
 from engine.params import SamplingParams
 from engine.sampling.scoring import prompt_parts
 from engine.scheduling.plan import StepPlan
-from engine.scheduling.request import Sequence
+from engine.scheduling.request import LoadedAdapter, Sequence
 from engine.scheduling.seat_numbers import Int64
 from engine.scheduling.seat_table import SeatTable
 from engine.scheduling.swap import SwapRule, SwapSpace
@@ -160,6 +161,9 @@ class HashingRunner:
         self._slots = [_NOTHING] * (config.num_kv_blocks + 1) * config.block_size
         self._host_blocks = [[_NOTHING] * config.block_size for _ in range(num_host_blocks)]
         self._prefix_slots: dict[Sequence, list[Slot]] = {}
+
+    def adapter(self, folder: str) -> LoadedAdapter:
+        raise InvalidRequestError(f"no adapter {folder}")
 
     def forward(self, plan: StepPlan, table: SeatTable, *, pending: PendingTokens | None = None) -> list[Row]:
         """Write the step's slots and return the rows to sample."""
