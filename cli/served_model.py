@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from engine.errors import ModelLoadError
 from jobs.errors import InputError
 
 DEMO_NAME = "demo"
@@ -69,6 +70,23 @@ def is_readable_here(model: str) -> bool:
         raise InputError(f"{file} cannot be read: {error}. Copy the model here again.") from None
     if not is_model:
         raise InputError(f"the content of {file} does not match its name. Copy the model here again.")
+    return True
+
+
+def is_adapter_readable_here(model: str, folder: str) -> bool:
+    """Return whether an adapter and its model are on this machine; False for a folder that only workers have.
+
+    Raises InputError for an adapter that is here and does not fit the model.
+    """
+    from engine.models.adapters.files import read_adapter
+    from engine.models.config import load_model_config
+
+    if not Path(folder).exists() or not Path(model).exists():
+        return False
+    try:
+        read_adapter(Path(folder), load_model_config(model))
+    except ModelLoadError as error:
+        raise InputError(str(error), param="adapter", code="adapter_not_usable") from None
     return True
 
 

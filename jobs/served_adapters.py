@@ -1,17 +1,17 @@
 """Adapters: models of their own name and price whose lines run at the workers of another model, their base.
 
 The queue of a base holds the lines of all its adapters, so that its workers share one order and one speed; a worker
-claims those whose adapters its server lists.
+claims those whose adapters its server lists or, where our engine runs them, whose folders it can read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Unpack
 
-from sqlalchemy import func, text, update
+from sqlalchemy import func, select, text, update
 from sqlalchemy.orm import Session
 
 from jobs import served_models
@@ -32,18 +32,32 @@ class Adapter:
     base: str
     """The model whose workers run its lines."""
     server_model: str
-    """Its name at their servers."""
+    """Its name at their servers, or its folder."""
 
 
-def add_adapter(session: Session, name: str, *, base: str, adapter: str, **prices: Unpack[NewPrices]) -> Model:
+def add_adapter(
+    session: Session,
+    name: str,
+    *,
+    base: str,
+    adapter: str,
+    is_readable: Callable[[str, str], bool] = lambda base_path, folder: False,
+    **prices: Unpack[NewPrices],
+) -> Model:
     """Add an adapter under the name that batches use; without prices it has those of its base, whatever they become.
 
-    It is offered once a worker's server lists it. Raises InputError, NotFoundError for an unknown base, and
-    ConflictError where the name is taken.
+    It is offered once a worker's server lists it, or a worker of our engine can read its folder, which begins with
+    `/`, `.` or `~`; at once if `is_readable`, given the base's path and the folder, tells so. Raises InputError,
+    NotFoundError for an unknown base, and ConflictError where the name is taken.
     """
     of = _base_model(session, base)
     _check_adapter(adapter)
-    is_listed = _is_listed(session, base, adapter)
+    if is_folder(adapter):
+        _check_base(of)
+        adapter = str(Path(adapter).expanduser().absolute())
+        is_listed = is_readable(of.path, adapter)
+    else:
+        is_listed = _is_listed(session, base, adapter)
     own = prices or served_models.prices_of(of)
     kind = LineKind(of.serves)
     model = served_models.add_model(session, name, of.path, is_checked=is_listed, serves=kind, **own)
@@ -61,8 +75,19 @@ def among(models: Iterable[Model]) -> Mapping[str, Adapter]:
     }
 
 
+def is_folder(adapter: str) -> bool:
+    """Return whether an adapter is given by its folder, for our own engine, and not by its name at a server."""
+    return adapter.startswith(("/", ".", "~"))
+
+
+def folders_of(session: Session, base: str) -> Sequence[str]:
+    """Return the folders of a model's adapters."""
+    query = select(Model.adapter).where(Model.base == base, Model.adapter.startswith("/")).distinct()
+    return [folder for folder in session.scalars(query.order_by(Model.adapter)) if folder is not None]
+
+
 def note_listed(session: Session, base: str, listed: Collection[str]) -> None:
-    """Offer the adapters of a model that a server lists."""
+    """Offer the adapters of a model that a server lists, or whose folders a worker can read."""
     unchecked = update(Model).where(Model.base == base, Model.checked_at.is_(None), Model.adapter.in_(listed))
     session.execute(unchecked.values(checked_at=func.clock_timestamp()))
 
@@ -84,14 +109,22 @@ def _base_model(session: Session, base: str) -> Model:
 def _check_adapter(adapter: str) -> None:
     if not adapter.strip() or adapter != adapter.strip():
         raise InputError(f"the adapter is {adapter!r}; give its name at the server", param="adapter", code="no_name")
-    path = Path(adapter).expanduser()
-    if path.exists() or adapter.startswith((".", "/", "~")):
+    if not is_folder(adapter) and Path(adapter).is_dir():
         raise InputError(
-            f"the adapter {adapter!r} is a path, and our own engine runs no adapters. Start a server with it "
-            f"(`vllm serve BASE --enable-lora --lora-modules NAME={adapter}`) and a worker for that server, and give "
-            "the name there.",
+            f"the adapter {adapter!r} is a name at a server, and a folder here. For the folder, which our own engine "
+            f"runs, write ./{adapter}.",
             param="adapter",
             code="adapter_is_path",
+        )
+
+
+def _check_base(base: Model) -> None:
+    if base.serves != LineKind.GENERATE:
+        raise InputError(
+            f"the model {base.name!r} generates nothing; our own engine runs adapters of models that do. Merge the "
+            "adapter into the model, and add that.",
+            param="base",
+            code="base_generates_nothing",
         )
 
 

@@ -42,8 +42,11 @@ class AnswerMaker:
         self._model = model
         self._engine = engine.wire()
 
-    def make(self, run: LineRun, *, response_id: str, created: int) -> Answer:
-        """Build the answer of a finished line; `created` is in Unix seconds."""
+    def make(self, run: LineRun, *, response_id: str, created: int, adapter: str | None = None) -> Answer:
+        """Build the answer of a finished line, under the name of its adapter if it has one.
+
+        `created` is in Unix seconds.
+        """
         thoughts = run.prepared.params.thoughts
         pairs = [
             (prompt, ThinkingOutput(choice, thoughts))
@@ -59,7 +62,7 @@ class AnswerMaker:
         build = chat_completion_body if run.prepared.endpoint == CHAT_ENDPOINT else text_completion_body
         body = build(
             response_id,
-            self._model,
+            adapter or self._model,
             created=created,
             choices=[
                 self._with_calls(self._generated(*pair, index=index), pair[1], run.prepared)

@@ -37,6 +37,7 @@ from jobs.telemetry.collector import start_traces
 from jobs.telemetry.declared import ENGINE_DEATHS, WORKER
 from jobs.telemetry.meters import Meters
 from workers.answers import AnswerMaker
+from workers.chunks.adapter_folders import AdapterFolders
 from workers.chunks.engine_answerer import EngineAnswerer
 from workers.chunks.engine_parts import EngineParts
 from workers.chunks.services import Services
@@ -158,6 +159,7 @@ def _serve_text(
             host=host,
             tokenizer=tokenizer,
             model=model,
+            folder=folder,
             fingerprint=fingerprint,
             defaults=defaults,
         )
@@ -207,6 +209,7 @@ def _parts(
     host: EngineHost,
     tokenizer: Any,
     model: str,
+    folder: Path,
     fingerprint: str,
     defaults: Mapping[str, Any],
 ) -> EngineParts:
@@ -218,6 +221,7 @@ def _parts(
         answers=AnswerMaker(tokenizer, model=model, engine=own),
         tokenizer=tokenizer,
         model_fingerprint=f"{fingerprint} {info.dtype}",
+        adapters=AdapterFolders(services.hold_sessions, model=model, folder=folder),
         engine=own,
     )
 

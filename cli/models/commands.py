@@ -17,7 +17,7 @@ from cli.models.pulling import SMOLLM2, pull_smollm2
 from cli.models.repriced import print_repriced
 from cli.models.scaling import scale, shown_range
 from cli.options import AsJson
-from cli.served_model import is_readable_here
+from cli.served_model import is_adapter_readable_here, is_readable_here
 from cli.table import print_table
 from cli.transactions import DataDirOption, admin_transaction, administration
 from engine.pooling.purposes import Purpose, purpose_of
@@ -58,7 +58,8 @@ def add(
         str | None, typer.Option(help="Of an adapter: the model whose workers run its lines.", metavar="NAME")
     ] = None,
     adapter: Annotated[
-        str | None, typer.Option(help="Of an adapter: its name at their servers.", metavar="SERVED_NAME")
+        str | None,
+        typer.Option(help="Its folder, from / or ./ on, or its name at their servers.", metavar="DIR|SERVED_NAME"),
     ] = None,
     input_price: InputPrice = None,
     cached_input_price: CachedInputPrice = None,
@@ -74,21 +75,23 @@ def add(
     """Add a model; then start a worker for it. Prices are in units of TOKENMILL_CURRENCY.
 
     Batches may use it at once if its files are readable on this machine, otherwise once a worker has loaded it. An
-    adapter of a server has no worker of its own: those of its base run its lines. Without prices it has its base's.
+    adapter has no worker of its own: those of its base run its lines. Without prices it has its base's.
     """
     from features.administration import models
 
     prices = given_prices(input_price, cached_input_price, output_price, urgent=urgent_factor, bulk=bulk_factor)
     if base is not None and adapter is not None and path is None and not unchecked:
         with administration(data_dir) as admin:
-            model = models.add_adapter(admin, name, base=base, adapter=adapter, **prices)
+            model = models.add_adapter(
+                admin, name, base=base, adapter=adapter, is_readable=is_adapter_readable_here, **prices
+            )
             is_offered = model.checked_at is not None
-        print(f"added {name}" if is_offered else f"added {name}; batches may use it once a worker's server lists it")
+        print(f"added {name}" if is_offered else f"added {name}; batches may use it once a worker of {base} offers it")
         return
     if path is None or base is not None or adapter is not None:
         raise InputError(
             "give the model's path, or of an adapter --base and --adapter, without a path and --unchecked: it is "
-            "offered as soon as a worker's server lists it."
+            "offered as soon as a worker of its base offers it."
         )
     is_offered = is_readable_here(path) or unchecked
     with administration(data_dir) as admin:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Unpack
 
 from jobs import served_adapters, served_models
@@ -26,9 +27,19 @@ def add(
     return model
 
 
-def add_adapter(admin: Admin, name: str, *, base: str, adapter: str, **prices: Unpack[NewPrices]) -> Model:
+def add_adapter(
+    admin: Admin,
+    name: str,
+    *,
+    base: str,
+    adapter: str,
+    is_readable: Callable[[str, str], bool] = lambda base_path, folder: False,
+    **prices: Unpack[NewPrices],
+) -> Model:
     """Register an adapter: `jobs.served_adapters.add_adapter`."""
-    model = served_adapters.add_adapter(admin.session, name, base=base, adapter=adapter, **prices)
+    model = served_adapters.add_adapter(
+        admin.session, name, base=base, adapter=adapter, is_readable=is_readable, **prices
+    )
     admin.note("model.add", name, tenant_id=None, after=_shown(model))
     return model
 

@@ -56,6 +56,11 @@ def may_answer_batch(batch: Bound, engine: ServingEngine) -> bool:
 def _of_kind(batch: Batch, engines: Sequence[ServingEngine]) -> str:
     running = _names(engines)
     if batch.server_model is not None and not any(batch.server_model in engine.adapters for engine in engines):
+        if batch.server_model.startswith("/"):  # a folder, which is the operators' matter
+            return (
+                f"No running worker of the model {batch.model!r} can read the adapter {batch.adapter!r} (running: "
+                f"{running}). The batch continues as soon as one can; its operator sees why in the worker's log."
+            )
         return (
             f"No server of a running worker of the model {batch.model!r} lists the adapter {batch.server_model!r} "
             f"(running: {running}). The batch continues as soon as one does."

@@ -38,7 +38,7 @@ class ServingEngine:
     spill: Spill | None = None
     """None: it is of the house, as our own is."""
     adapters: frozenset[str] = frozenset()
-    """Names of adapters at the server; ours runs none."""
+    """Names of adapters at the server, or folders of those that ours can read."""
 
     @property
     def is_own(self) -> bool:

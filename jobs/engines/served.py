@@ -58,20 +58,23 @@ def of_model(session: Session, model: str) -> Sequence[Known]:
 
 def by_model(session: Session, *, model: str | None = None) -> dict[str, list[Known]]:
     """Return the engines that have served each model, or one; adapters have their base's."""
-    query = select(ServedEngine, adapters_of(ServedEngine.model))
+    query = select(ServedEngine, adapters_of(ServedEngine.model), adapters_of(ServedEngine.model, is_folder=True))
     query = query.order_by(ServedEngine.model, ServedEngine.kind, ServedEngine.version)
     engines: dict[str, list[Known]] = defaultdict(list)
-    for row, adapters in session.execute(query if model is None else query.where(ServedEngine.model == model)):
+    for row, adapters, folders in session.execute(query if model is None else query.where(ServedEngine.model == model)):
         known = Known(kind=row.kind, version=row.version or None, meets=Need(row.meets), may_meet=Need(row.may_meet))
-        for name in (row.model, *(() if row.kind == OWN else adapters)):  # ours runs no adapters
+        own = set(folders)
+        for name in (row.model, *(folders if row.kind == OWN else (name for name in adapters if name not in own))):
             engines[name].append(known)
     return dict(engines)
 
 
-def adapters_of(model: QueryableAttribute[str]) -> ColumnElement[list[str]]:
-    """Return the expression for the names of a model's adapters."""
-    names = select(func.array_agg(Model.name)).where(Model.base == model).scalar_subquery()
-    return func.coalesce(names, cast([], ARRAY(Text)))
+def adapters_of(model: QueryableAttribute[str], *, is_folder: bool = False) -> ColumnElement[list[str]]:
+    """Return the expression for the names of a model's adapters; with `is_folder` of those that our engine runs."""
+    names = select(func.array_agg(Model.name)).where(Model.base == model)
+    if is_folder:
+        names = names.where(Model.adapter.startswith("/"))
+    return func.coalesce(names.scalar_subquery(), cast([], ARRAY(Text)))
 
 
 def read(session: Session, model: str, engine: ServingEngine) -> ServedEngine | None:

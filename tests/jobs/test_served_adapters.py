@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from jobs import served_adapters, served_models
 from jobs.batches import exact_counts
 from jobs.chunks import claiming, fleet, leasing, unserved
 from jobs.chunks.leasing import ClaimedChunk
-from jobs.engines import served
+from jobs.engines import able, served
 from jobs.engines.engine import OWN_ENGINE, ServingEngine
 from jobs.errors import ConflictError, InputError, NotFoundError
 from jobs.forecasts import snapshot
@@ -203,8 +204,6 @@ def test_a_worker_that_claims_nothing_tells_nothing_of_what_its_server_lists(
         ("sql", "m", "sql-lora", ConflictError, "conflict"),
         ("new", "m", "other-lora", InputError, "adapter_not_listed"),
         ("new", "m", " ", InputError, "no_name"),
-        ("new", "m", "/adapters/sql", InputError, "adapter_is_path"),
-        ("new", "m", "./sql", InputError, "adapter_is_path"),
     ],
 )
 def test_a_wrong_adapter_is_refused_by_code(
@@ -215,12 +214,55 @@ def test_a_wrong_adapter_is_refused_by_code(
     assert raised.value.code == code
 
 
-def test_a_folder_is_refused_as_our_engine_runs_no_adapters(
-    session: Session, submit: Callable[..., Batch], tmp_path: Path
+def test_a_name_that_is_a_folder_here_must_say_which_is_meant(
+    session: Session, submit: Callable[..., Batch], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sql").mkdir()
     with pytest.raises(InputError) as raised:
-        served_adapters.add_adapter(session, "new", base="m", adapter=str(tmp_path))
+        add(session, "new", "sql")
     assert raised.value.code == "adapter_is_path"
+    assert add(session, "new", "./sql").adapter == str(tmp_path / "sql")
+
+
+def test_a_folder_is_for_our_engine_alone_and_offered_once_a_worker_can_read_it(
+    session: Session, submit: Callable[..., Batch], run: Run
+) -> None:
+    start(session)
+    start(session, OWN_ENGINE)
+    assert add(session, "slang", "/adapters/slang").checked_at is None
+    assert [known.kind for known in served.of_model(session, "slang")] == ["tokenmill"]
+    assert {known.kind for known in served.of_model(session, "m")} == {"tokenmill", "vllm"}
+    assert served_adapters.folders_of(session, "m") == ["/adapters/slang"]
+    served_adapters.note_listed(session, "m", {"/adapters/slang"})
+    session.commit()
+    run([line("1", "slang")])
+    assert claim(session) is None
+    assert claim(session, OWN_ENGINE) is None
+    claimed = claim(session, replace(OWN_ENGINE, adapters=frozenset({"/adapters/slang"})))
+    assert claimed is not None
+    assert (claimed.named_model, claimed.server_model) == ("slang", "/adapters/slang")
+
+
+def test_no_folder_is_shown_to_a_tenant_whose_batch_waits_for_it(
+    session: Session, submit: Callable[..., Batch], run: Run
+) -> None:
+    start(session, OWN_ENGINE)
+    add(session, "slang", "/adapters/slang", is_readable=lambda base, folder: True)
+    batch = run([line("1", "slang")])
+    wait = able.lacking(session, batch, [OWN_ENGINE])
+    assert wait is not None
+    assert "/adapters" not in wait
+    assert "'slang'" in wait
+
+
+def test_a_model_that_generates_nothing_has_no_adapters_of_our_engine(
+    session: Session, submit: Callable[..., Batch]
+) -> None:
+    served_models.note_kind(session, "m", LineKind.POOL)
+    with pytest.raises(InputError) as raised:
+        add(session, "slang", "/adapters/slang")
+    assert raised.value.code == "base_generates_nothing"
 
 
 @pytest.mark.usefixtures("adapters")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 
 from engine.process.messages import EngineInfo
 from jobs.chunks.leasing import ClaimedChunk
@@ -44,9 +45,10 @@ class EngineAnswerer:
         return EngineLines(claim, self._parts)
 
     def stats(self) -> Stats:
-        return Stats(
-            metrics=engine_metrics(self._host.stats), running_lines=self._host.running_lines(), engine=self._engine
-        )
+        engine = self._engine
+        if self._parts is not None:
+            engine = replace(engine, adapters=self._parts.adapters.look())
+        return Stats(metrics=engine_metrics(self._host.stats), running_lines=self._host.running_lines(), engine=engine)
 
     def drain(self) -> None:
         if self._counter is not None:

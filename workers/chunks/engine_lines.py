@@ -46,7 +46,10 @@ class EngineLines(ChunkLines[PreparedLine]):
     def __init__(self, claim: ClaimedChunk, parts: EngineParts) -> None:
         super().__init__(claim, FailureMaker(claim.batch_id))
         self._parts = parts
+        self._adapter = claim.server_model
         self.fingerprint = parts.model_fingerprint
+        if self._adapter is not None:
+            self.fingerprint += f" {parts.adapters.fingerprint(self._adapter)}"
         self.engine = parts.engine
         self._runs: dict[int, LineRun] = {}  # by line_no
         self._scores = ChunkScores(parts.scores)
@@ -137,6 +140,7 @@ class EngineLines(ChunkLines[PreparedLine]):
                 tenant=self.claim.tenant_id,
                 weight=self.claim.weight,
                 output_token_ids=prompt_run.resumed_token_ids,
+                adapter=self._adapter,
             )
             prompt_run.request_id = new.request_id
             requests.append((new, prompt_run))
@@ -173,13 +177,15 @@ class EngineLines(ChunkLines[PreparedLine]):
         if run.is_resumed and not run.is_broken:  # the output that it resumed from may be the cause
             log.warning("resumed line failed, its prompt runs batch_id=%s line=%d", self.claim.batch_id, line.line_no)
             return Unanswered.AGAIN
+        if self._adapter is not None and not self._parts.adapters.is_usable(self._adapter):
+            return Unanswered.LEFT  # a worker that can read it answers the line
         return self.failures.failure(line.line_no, line.custom_id, message=run.error)
 
     def _answer(self, run: LineRun) -> LineResult:
         line, batch_id = run.prepared, self.claim.batch_id
         prefix = "chatcmpl" if line.endpoint == CHAT_ENDPOINT else "cmpl"
         body_id = response_id(prefix, batch_id, line.line_no)
-        answer = self._parts.answers.make(run, response_id=body_id, created=self._created)
+        answer = self._parts.answers.make(run, response_id=body_id, created=self._created, adapter=self.claim.adapter)
         return LineResult(
             line_no=line.line_no,
             status_code=200,

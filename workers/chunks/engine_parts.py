@@ -7,6 +7,7 @@ from typing import Any
 
 from jobs.engines.engine import OWN_ENGINE, ServingEngine
 from workers.answers import AnswerMaker
+from workers.chunks.adapter_folders import AdapterFolders
 from workers.chunks.scores import ScoreRoom
 from workers.chunks.services import Services
 from workers.chunks.worker_time import WorkerTime
@@ -23,6 +24,7 @@ class EngineParts:
     tokenizer: Any
     model_fingerprint: str
     """Fingerprint of the files that the engine loaded, and of its data type."""
+    adapters: AdapterFolders
     engine: ServingEngine = OWN_ENGINE
     worker_time: WorkerTime = field(default_factory=WorkerTime)
     """Divided among the open chunks."""

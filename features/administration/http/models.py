@@ -45,7 +45,7 @@ class AddModelBody(PricesBody):
     base: Annotated[Storable, Field(min_length=1, max_length=200)] | None = None
     """Of an adapter, the model whose workers run its lines."""
     adapter: Annotated[Storable, Field(min_length=1, max_length=1000)] | None = None
-    """Its name at their servers."""
+    """Its name at their servers, or its folder on the workers, from `/` on."""
     is_offered: bool = False
     """Whether batches may name it before a worker has loaded it."""
 
@@ -60,8 +60,12 @@ def list_all(admin: AdminDep) -> AdminModelList:
 def add(body: AddModelBody, admin: AdminDep) -> AdminModelObject:
     """Register a model; then start a worker for it, which records what kind of lines it answers.
 
-    An adapter has `base` and `adapter` in place of `path`, and is offered once a worker's server lists it.
+    An adapter has `base` and `adapter` in place of `path`, and is offered once a worker's server lists it, or a worker
+    of ours can read its folder.
     """
+    if body.adapter is not None and body.adapter.startswith((".", "~")):
+        message = f"The adapter is {body.adapter!r}; give the path of its folder on the workers, from / on."
+        raise InputError(message, param="adapter", code="invalid_value")
     if body.base is not None and body.adapter is not None and body.path is None and not body.is_offered:
         adapter = models.add_adapter(admin, body.name, base=body.base, adapter=body.adapter, **body.prices())
         return AdminModelObject.of(adapter)

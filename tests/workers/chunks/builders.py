@@ -6,6 +6,7 @@ import itertools
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import text
@@ -22,6 +23,7 @@ from workers.chunks.run import ChunkRun
 from workers.chunks.services import Services
 from workers.engine_host.flights import Owner
 
+DEMO_MODEL = Path(__file__).parents[3] / "examples" / "demo_model"
 CHUNKS = "SELECT state, fence FROM chunk ORDER BY id"
 RESULTS = "SELECT line_no, status_code FROM result ORDER BY line_no"
 BILLED = """
@@ -46,6 +48,7 @@ class FakeHost:
         self.aborted: list[int] = []
         self.stopped: list[tuple[int, int]] = []
         self.prompts: list[list[int]] = []
+        self.adapters: list[str | None] = []
         self.group_sizes: list[int] = []
         self.stats = EngineStats()
         self._changed = threading.Condition()
@@ -67,6 +70,7 @@ class FakeHost:
     def submit_one(self, new: NewRequest, owner: Owner) -> None:
         with self._changed:
             self.prompts.append(list(new.prompt_token_ids))
+            self.adapters.append(new.adapter)
             self.waiting[new.request_id] = (new, owner)
             self._changed.notify_all()
         if self.instant:

@@ -11,8 +11,9 @@ from jobs.settings import Settings
 from jobs.storage import Storage
 from jobs.telemetry.declared import WORKER
 from jobs.telemetry.meters import Meters
-from tests.workers.chunks.builders import Bench, FakeHost
+from tests.workers.chunks.builders import DEMO_MODEL, Bench, FakeHost
 from workers.answers import AnswerMaker
+from workers.chunks.adapter_folders import AdapterFolders
 from workers.chunks.engine_parts import EngineParts
 from workers.chunks.services import Services
 from workers.drain import Drain
@@ -48,5 +49,6 @@ def bench(
         answers=AnswerMaker(tokenizer, model="demo"),
         tokenizer=tokenizer,
         model_fingerprint="demo",
+        adapters=AdapterFolders(maker, model="demo", folder=DEMO_MODEL),
     )
     return Bench(parts, maker)

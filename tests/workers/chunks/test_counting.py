@@ -24,8 +24,10 @@ from jobs.storage import Storage
 from jobs.tables import InputCount, Tenant
 from jobs.telemetry.declared import WORKER
 from jobs.telemetry.meters import Meters
+from tests.workers.chunks.builders import DEMO_MODEL
 from workers.answers import AnswerMaker
 from workers.chunks import counting
+from workers.chunks.adapter_folders import AdapterFolders
 from workers.chunks.counting import InputCounter
 from workers.chunks.engine_parts import EngineParts
 from workers.chunks.services import Services
@@ -53,6 +55,7 @@ def parts(maker: sessionmaker[Session], storage: Storage, settings: Settings, to
         answers=AnswerMaker(tokenizer, model="demo"),
         tokenizer=tokenizer,
         model_fingerprint="demo",
+        adapters=AdapterFolders(maker, model="demo", folder=DEMO_MODEL),
     )
 
 

@@ -98,7 +98,7 @@ def test_an_answer_that_cannot_be_made_fails_its_line_alone(
     bench: Bench, host: FakeHost, submit_valid: SubmitLines, line: MakeLine, tokenizer: Any
 ) -> None:
     class Broken(AnswerMaker):
-        def make(self, run: LineRun, *, response_id: str, created: int) -> Answer:
+        def make(self, run: LineRun, *, response_id: str, created: int, adapter: str | None = None) -> Answer:
             if run.prepared.line_no == 1:
                 raise TypeError("not a token")
             return super().make(run, response_id=response_id, created=created)

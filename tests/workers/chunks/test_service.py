@@ -25,8 +25,10 @@ from jobs.tables import Tenant
 from jobs.telemetry import declared
 from jobs.telemetry.declared import WORKER
 from jobs.telemetry.meters import Meters
+from tests.workers.chunks.builders import DEMO_MODEL
 from tests.workers.chunks.services import NEVER, OPEN, OWNERS, STATES, GatedHost, Watch
 from workers.answers import AnswerMaker
+from workers.chunks.adapter_folders import AdapterFolders
 from workers.chunks.engine_answerer import EngineAnswerer
 from workers.chunks.engine_parts import EngineParts
 from workers.chunks.service import ChunkService
@@ -74,6 +76,7 @@ def make_service(
                 answers=AnswerMaker(tokenizer, model="demo"),
                 tokenizer=tokenizer,
                 model_fingerprint="demo",
+                adapters=AdapterFolders(maker, model="demo", folder=DEMO_MODEL),
             )
 
         answerer = EngineAnswerer(any_host, make_parts, model="demo")

@@ -156,10 +156,13 @@ def test_budgets_and_models_are_set_and_removed(operator: httpx.Client, tenant: 
     scaled = operator.put("/scaling/team/sql", json={"max_workers": 2})
     assert (scaled.status_code, "team/model" in scaled.json()["error"]["message"]) == (400, True)
     assert (shown["base"], shown["adapter"], shown["is_offered"]) == ("team/model", "sql-lora", False)
-    for wrong in ({"base": "nowhere"}, {"adapter": "/folder"}, {"path": "p"}, {"is_offered": True}, {"adapter": None}):
+    for wrong in ({"base": "nowhere"}, {"adapter": "./folder"}, {"path": "p"}, {"is_offered": True}, {"adapter": None}):
         refused = operator.post("/models", json={**adapter, "name": "team/other", **wrong})
         assert refused.status_code == (404 if wrong == {"base": "nowhere"} else 400), wrong
+    folder = operator.post("/models", json={**adapter, "name": "team/folder", "adapter": "/folder"}).json()
+    assert (folder["adapter"], folder["is_offered"]) == ("/folder", False)
     assert operator.delete("/models/team/model").status_code == 409
+    assert operator.delete("/models/team/folder").json()["deleted"]
     assert operator.delete("/models/team/sql").json()["deleted"]
     priced = operator.patch("/models/team/model", json={"output_price_micros": 9}).json()
     assert (priced["input_price_micros"], priced["output_price_micros"]) == (7, 9)
