@@ -53,7 +53,10 @@ class Checkpoint:
                 plain = language_name(name) if self._is_part else name
                 if plain is not None:
                     self._file_of[plain] = _Place(file, name)
-        if self._quantized is not None and not any(name in self._quantized for name in self._whole_names()):
+        if self._quantized is None:
+            return self
+        self._quantized.check(self._file_of)
+        if not any(name in self._quantized for name in self._whole_names()):
             log.warning(
                 "%s has %s in quantization_config but no weight has scales: all are read as they are stored; remove "
                 "quantization_config if they were dequantized before",

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Protocol
 
 from torch import Tensor
 
+from engine.errors import UnsupportedModelError
 from engine.quantized.floats import dequantize_fp8, dequantize_mxfp4
 from engine.quantized.packings import NAMES, PACKED_BY, WEIGHT, Packed
-from engine.quantized.quantization import Integers, Quantization, QuantMethod, Scaled
+from engine.quantized.quantization import Integers, Packing, Quantization, QuantMethod, Scaled
 from engine.quantized.stored import Parts, Tensors
 from kernels.grouped_weight import GroupedWeight, Layout
 
@@ -38,6 +40,10 @@ class QuantizedWeights(Protocol):
 
     def read_grouped(self, name: str) -> GroupedWeight:
         """Return a weight that has a layout. Raises ModelLoadError like `read`."""
+        ...
+
+    def check(self, names: Iterable[str]) -> None:
+        """Raise UnsupportedModelError if answers would be wrong without a tensor that is not read."""
         ...
 
 
@@ -89,6 +95,22 @@ class _IntegerWeights:
         weight = self._weight(name)
         return weight.scales().packed(weight.numbers())
 
+    def check(self, names: Iterable[str]) -> None:
+        """Refuse AutoAWQ's ScaledActivation: weights behind it are multiplied by scales that it divides rows by."""
+        if self._stored.packing is not Packing.AWQ:
+            return
+        scales = (name for name in names if name.endswith(f".{self._names.scales}"))
+        scaled = next((name for name in scales if not self._has_numbers(name.rpartition(".")[0])), None)
+        if scaled is not None:
+            raise UnsupportedModelError(
+                f"{self._tensors.described(scaled)} scales activations (AutoAWQ's ScaledActivation), which the engine "
+                f"does not. Use weights quantized with {QuantMethod.GPTQ} or {QuantMethod.COMPRESSED_TENSORS}, or "
+                "unquantized ones."
+            )
+
+    def _has_numbers(self, module: str) -> bool:
+        return any(f"{module}.{part}" in self._tensors for part in (self._names.numbers, *self._names.others))
+
     def _weight(self, name: str) -> Packed:
         parts = Parts(tensors=self._tensors, module=name.rpartition(".")[0], kind=str(self._stored))
         return PACKED_BY[self._stored.packing](parts=parts, stored=self._stored)
@@ -102,6 +124,9 @@ class _Widened:
 
     def read_grouped(self, name: str) -> GroupedWeight:
         raise AssertionError(f"{name} has no layout")
+
+    def check(self, names: Iterable[str]) -> None:
+        """Refuse nothing: what is not read would only round activations."""
 
 
 class _FloatWeights(_Widened):

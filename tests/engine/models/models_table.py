@@ -101,7 +101,7 @@ transformers with the same weights.
 - A weight whose scales are not in order (`desc_act` and `actorder: group`), or whose depth is no multiple of 32 and of its group, or that has zeros beside scales in fp32, is widened; so are q, k and v, or gate and up, if they differ in layout.
 - Activations, and the cache of keys and values, are not rounded as a checkpoint says (W8A8, FP8): products are exact, or, in bfloat16 where the probe chose whole numbers, activations are rounded to 8 bits in groups of 32.
 
-Refused by name, before weights are read: other numbers of bits, GPTQ's `marlin` and modules of different bits (`dynamic`), AWQ's `gemv` and AWQ without zeros, compressed-tensors' sparse, NVFP4 and MXFP4 formats, several schemes and
+Refused by name, before weights are read: other numbers of bits, GPTQ's `marlin` and modules of different bits (`dynamic`), AWQ's `gemv`, AWQ without zeros and AWQ with scales of activations (`….act.scales`, AutoAWQ's ScaledActivation), compressed-tensors' sparse, NVFP4 and MXFP4 formats, several schemes and
 rotations (`transform_config`), and every other `quant_method` (`bitsandbytes` and so on).
 
 These models are proven in `fp8` and `mxfp4`, against transformers with the same weights; `llama` in each of the other formats, and `qwen3_moe` in GPTQ and W8A8, in `tests/engine/quantized`:

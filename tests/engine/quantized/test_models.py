@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from engine.config import ModelImpl
-from engine.errors import ModelLoadError
+from engine.errors import ModelLoadError, UnsupportedModelError
 from engine.loop.runner import load_model
 from engine.models import layer_weights
 from engine.models.config import ModelConfig, load_model_config
@@ -131,6 +131,17 @@ def test_a_weight_of_bytes_without_scales_is_named_with_where_they_are_read(tmp_
     save_file(tensors, tmp_path / "model.safetensors", {"format": "pt"})
     with pytest.raises(ModelLoadError, match=f"{name} is int8 without scales; they are read from {name}_scale"):
         engine_of_run(tmp_path, RUNS[0], "tokenmill")
+
+
+@pytest.mark.parametrize("impl", ["tokenmill", "transformers"])
+def test_scales_of_activations_are_refused_by_name(impl: str, tmp_path: Path) -> None:
+    build_family(LLAMA, seed=0).save_pretrained(tmp_path)
+    quantize(tmp_path, FORMATS["awq"])
+    tensors = load_file(tmp_path / "model.safetensors")
+    name = "model.layers.1.mlp.act.scales"
+    save_file({**tensors, name: torch.ones(192)}, tmp_path / "model.safetensors", {"format": "pt"})
+    with pytest.raises(UnsupportedModelError, match=rf"{name} scales activations .* gptq or compressed-tensors"):
+        engine_of_run(tmp_path, RUNS[0], impl)
 
 
 def test_a_weight_of_another_shape_than_the_model_is_refused(tmp_path: Path) -> None:
