@@ -44,9 +44,9 @@ def _weights(fields: Fields) -> dict[str, Any]:
     groups = fields.config.get("config_groups")
     schemes = list(groups.values()) if isinstance(groups, dict) else []
     weights = [scheme.get("weights") if isinstance(scheme, dict) else None for scheme in schemes]
-    formats = {scheme.get("format") for scheme in schemes if isinstance(scheme, dict)} - {None}
+    formats = [scheme.get("format") for scheme in schemes if isinstance(scheme, dict)]
     first = weights[0] if weights else None
-    is_one = all(each == first for each in weights) and formats <= {fields.config["format"]}
+    is_one = all(each == first for each in weights) and all(each in (None, fields.config["format"]) for each in formats)
     if not isinstance(first, dict) or not is_one:
         raise fields.refused(
             "config_groups", "the engine reads one scheme of weights for all modules. Use such weights"

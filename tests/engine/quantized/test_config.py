@@ -114,6 +114,17 @@ TWO_GROUPS = {name: {"weights": {**WEIGHTS, "num_bits": bits}} for name, bits in
             "config_groups .* one scheme",
         ),
         (
+            compressed("pack-quantized", config_groups={"a": {"weights": WEIGHTS, "format": ["pack-quantized"]}}),
+            "config_groups .* one scheme",
+        ),
+        (
+            compressed("pack-quantized", config_groups={"a": {"weights": WEIGHTS, "format": {"a": 1}}}),
+            "config_groups .* one scheme",
+        ),
+        ({**compressed(""), "format": ["pack-quantized"]}, "format .* for compressed-tensors; the engine reads pack"),
+        ({**GPTQ, "checkpoint_format": ["gptq"]}, "checkpoint_format .* for gptq; the engine reads gptq and gptq_v2"),
+        ({**AWQ, "version": ["gemm"]}, "version .* for awq; the engine reads gemm"),
+        (
             compressed("pack-quantized", weights={**WEIGHTS, "num_bits": 3}),
             "num_bits 3 for weights in compressed-tensors",
         ),
