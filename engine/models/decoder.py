@@ -46,17 +46,19 @@ class Decoder:
         random_seed: int | None = None,
         has_head: bool = True,
         is_shared: bool = False,
+        has_steps: bool = True,
     ) -> None:
         """Read the weights; those of the output matrix only with `has_head`.
 
         `is_shared`: several threads run it at once, each over a cache of its own, and therefore layer by layer.
+        `has_steps`: whether it decodes; otherwise it runs over whole texts only.
         """
         self.config = config
         self.dtype = dtype
         self.device = device
         self._cos_sin = rotary_table(config, max_positions=max_positions).to(device)
         with _open_weights(config, dtype=dtype, device=device, random_seed=random_seed) as weights:
-            reader = WeightReader(weights, config, dtype=dtype, device=device, has_head=has_head)
+            reader = WeightReader(weights, config, dtype=dtype, device=device, has_head=has_head, has_steps=has_steps)
             self.products = reader.products
             self._head = reader.linear(reader.head) if has_head else None  # the largest first, in an empty memory
             self._embed: Callable[[Tensor], Tensor]

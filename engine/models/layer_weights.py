@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -34,15 +35,20 @@ class WeightReader:
         dtype: torch.dtype,
         device: torch.device,
         has_head: bool,
+        has_steps: bool = True,
     ) -> None:
-        """Choose the products of all weights if the device is a CPU; with `has_head` also the output matrix's."""
+        """Choose the products of all weights if the device is a CPU; with `has_head` also the output matrix's.
+
+        `has_steps`: see `WeightShape`.
+        """
         self._weights, self._config, self._dtype, self._device = weights, config, dtype, device
         self._stays_packed = device.type == "cpu" and isinstance(weights, Checkpoint) and stays_packed(dtype)
         is_bare = isinstance(weights, Checkpoint) and "embed_tokens.weight" in weights
         self._prefix = (
             "" if is_bare else "model."
         )  # of all names but the head's; a file written without a head has none
-        self._choice = choose_products(self._shapes(has_head=has_head), dtype) if device.type == "cpu" else None
+        shapes = [replace(shape, has_steps=has_steps) for shape in self._shapes(has_head=has_head)]
+        self._choice = choose_products(shapes, dtype) if device.type == "cpu" else None
 
     @property
     def products(self) -> str | None:

@@ -57,8 +57,9 @@ class ProductChoice:
 def choose_products(shapes: Sequence[WeightShape], dtype: torch.dtype) -> ProductChoice:
     """Choose for a model's weights on this CPU. Shapes `[out, in]` are each given once.
 
-    For packed weights the products of the same weights stored whole are chosen, too: one of these or whole numbers
-    multiplies them. The choice is kept in the cache directory; without one, it is measured at each start.
+    For packed weights the products of the same weights stored whole are chosen, too: one of these multiplies them, or,
+    if they have decode steps, whole numbers. The choice is kept in the cache directory; without one, it is measured at
+    each start.
     """
     shapes = [*shapes, *_whole_shapes(shapes)]
     num_weights = sum(shape.count * shape.width * shape.depth for shape in shapes)
@@ -81,8 +82,8 @@ def _measure(shapes: Sequence[WeightShape]) -> Choice:
     units = {shape: _product_of(shape, choice) for shape in packed}
     if can_multiply(Product.INT8, torch.bfloat16):
         for shape, unit in units.items():
-            if shape.layout is None or not takes_whole_numbers(shape.layout):
-                continue
+            if shape.layout is None or not shape.has_steps or not takes_whole_numbers(shape.layout):
+                continue  # an encoder's vectors would be too far from those of its dtype: docs/adr/0064
             times = time_products([shape], [unit, Product.INT8], seconds=PROBE_SECONDS / len(packed))
             units[shape] = weigh(shape, times[shape])
     return {shape: (choice | units)[shape] for shape in shapes}

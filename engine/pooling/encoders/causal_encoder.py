@@ -86,6 +86,7 @@ class CausalEncoder:
                 max_positions=config.max_tokens,
                 has_head=False,
                 is_shared=True,
+                has_steps=False,
             )
 
     @torch.inference_mode()

@@ -173,7 +173,7 @@ other at every product, all the more where other work keeps a core.
 | `bfloat16` | bf16 | bf16, sums in fp32 | cosine with float32's at least 0.99993; R@10 .4138 |
 | `int8` | 8 bits in groups of 32, rounded when they are loaded; not of decoders | bf16, sums in fp32 | cosine with bfloat16's at least 0.9993, with float32's of the first 300 at least 0.9996; R@10 .4142 |
 
-`tokenmill worker --dtype` chooses it; an index records the dtype of its vectors ([ADR 64](adr/0064-encoders-run-on-the-decoders-kernels.md)). Which unit of the CPU multiplies each weight, AMX, bf16 dot products or multiply-adds, is
+Quantized weights of a decoder that embeds are widened in the cache, in any dtype: activations are not rounded. `tokenmill worker --dtype` chooses the dtype; an index records the dtype of its vectors ([ADR 64](adr/0064-encoders-run-on-the-decoders-kernels.md)). Which unit of the CPU multiplies each weight, AMX, bf16 dot products or multiply-adds, is
 measured when a model is loaded, with rows of whole texts.
 
 `tokenmill bench extraction embeddings` on that model: `Embedder` was 1.4 to 1.5 times as fast as OpenVINO in fp32, 1.7 times in bf16, and 1.7 times as fast as transformers:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,13 @@ from engine import Embedder, Reranker
 from engine.errors import InvalidConfigError, UnsupportedModelError
 from engine.models.cpu_layers import CpuLayers
 from engine.pooling.encoders import encoder_layers
+from engine.pooling.encoders.causal_encoder import CausalEncoder
+from kernels.choice import products as choice
+from kernels.choice.weighing import Times, WeightShape
+from kernels.grouped_linear import GroupedLinear
+from kernels.packed_linear import Product, can_multiply
 from tests.engine.pooling.builders import WORDS, make_cross_encoder, make_folder
+from tests.engine.quantized.checkpoints import FORMATS, quantize
 
 pytestmark = pytest.mark.comparison
 
@@ -70,6 +76,30 @@ def test_a_decoder_embeds_in_bfloat16(tmp_path: Path) -> None:
     assert (exact * found).sum(1).min() > 0.999
     with pytest.raises(UnsupportedModelError, match="is a decoder, which int8 is not for"):
         Embedder(tmp_path, dtype="int8")
+
+
+@pytest.mark.skipif(not can_multiply(Product.INT8, torch.bfloat16), reason="this CPU keeps no weight packed")
+def test_quantized_weights_of_a_decoder_are_widened_even_where_whole_numbers_are_faster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def last_is_fastest(
+        shapes: Sequence[WeightShape], products: Sequence[Product], *, seconds: float
+    ) -> dict[WeightShape, dict[Product, Times]]:
+        return {
+            shape: {product: dict.fromkeys(shape.shares, 0.5**at) for at, product in enumerate(products)}
+            for shape in shapes
+        }
+
+    make_folder(tmp_path, "qwen3", pooling="lasttoken", has_head=True, **SIZES)
+    quantize(tmp_path, FORMATS["w8a8"])
+    monkeypatch.setattr(choice, "cache_directory", lambda: None)
+    monkeypatch.setattr(choice, "time_products", last_is_fastest)
+    monkeypatch.setattr(choice, "_FEWEST_WEIGHTS", 0)
+    encoder = Embedder(tmp_path, dtype="bfloat16")._encoder
+    assert isinstance(encoder, CausalEncoder)
+    linears = [linear for layer in encoder._decoder._layers for linear in layer.linears]
+    assert {type(linear) for linear in linears} == {GroupedLinear}
+    assert Product.INT8 not in {linear.product for linear in linears}
 
 
 @pytest.mark.parametrize("model_type", ["bert", "roberta", "modernbert"])

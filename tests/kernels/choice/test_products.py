@@ -65,7 +65,9 @@ def test_where_there_is_no_folder_the_choice_is_measured(monkeypatch: pytest.Mon
 
 
 @pytest.mark.skipif(not can_multiply(Product.INT8, torch.bfloat16), reason="this CPU keeps no weight packed")
-def test_whole_numbers_are_not_timed_for_weights_of_two_scales_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whole_numbers_are_chosen_for_decode_steps_of_weights_with_one_scale_a_group(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def quicker_later(
         shapes: Sequence[WeightShape], products: Sequence[Product], *, seconds: float
     ) -> dict[WeightShape, dict[Product, Times]]:
@@ -80,9 +82,11 @@ def test_whole_numbers_are_not_timed_for_weights_of_two_scales_a_group(monkeypat
         replace(LAYER, count=4, layout=Layout(bits=8, scale_bytes=4, has_minima=False, scaled=scaled))
         for scaled in (32, 16)
     )
-    products = choose_products([one, two], torch.bfloat16).products
+    of_texts = replace(one, width=768, has_steps=False)
+    products = choose_products([one, two, of_texts], torch.bfloat16).products
     assert products[one] is Product.INT8
     assert products[two].unit is not None
+    assert products[of_texts].unit is not None
 
 
 def test_the_choice_is_named_in_a_line() -> None:
