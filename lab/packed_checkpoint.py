@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -45,18 +45,22 @@ _SCALE = 0.02 / 4.6
 """Of evenly spread numbers of 4 bits, whose standard deviation is 4.6."""
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Write, measure in processes of their own, and delete."""
     parser = argparse.ArgumentParser(prog="python -m lab.packed_checkpoint", description=__doc__)
-    parser.add_argument("out", type=Path, help="a folder that is made and deleted")
+    parser.add_argument("out", type=Path, help="a new folder, deleted at the end")
     parser.add_argument("--group", type=int, default=128, help="numbers that share a scale (128)")
     parser.add_argument("--measure", choices=("memory", "answers"), help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(argv)
     if arguments.measure is not None:
         print(json.dumps(_memory(arguments.out) if arguments.measure == "memory" else _answers(arguments.out)))
         return
-    write_gptq(arguments.out, LLAMA_7B, group=arguments.group)
     try:
+        arguments.out.mkdir(parents=True)
+    except OSError as error:
+        parser.error(f"{arguments.out} cannot be made ({error.strerror}); give a folder that does not exist yet")
+    try:
+        write_gptq(arguments.out, LLAMA_7B, group=arguments.group)
         print(f"files: {sum(file.stat().st_size for file in arguments.out.iterdir()) / 1e6:,.0f} MB")
         for measured in ("memory", "answers"):
             command = [sys.executable, "-m", "lab.packed_checkpoint", str(arguments.out), "--measure", measured]
