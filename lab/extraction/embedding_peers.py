@@ -112,10 +112,10 @@ def _by_openvino(path: Path, max_tokens: int, num_threads: int, *, precision: st
         model = openvino.convert_model(_LastRows(_encoder(path)), example_input=_example())
     options = {"INFERENCE_PRECISION_HINT": precision, "INFERENCE_NUM_THREADS": num_threads}
     compiled = openvino.Core().compile_model(model, "CPU", options | {"PERFORMANCE_HINT": "THROUGHPUT"})
+    queue = openvino.AsyncInferQueue(compiled)
 
     def rows(batches: Iterable[Inputs]) -> Iterable[Any]:
         done: dict[int, Any] = {}
-        queue = openvino.AsyncInferQueue(compiled)
         queue.set_callback(lambda request, index: done.update({index: request.get_output_tensor(0).data.copy()}))
         for index, inputs in enumerate(batches):
             queue.start_async([inputs[name] for name in _INPUTS], index)

@@ -9,6 +9,7 @@ import argparse
 import os
 import random
 import statistics
+import sys
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,8 +21,10 @@ import numpy as np
 import torch
 from transformers import AutoTokenizer
 
-from benchmarks.arguments import natural
+from benchmarks.arguments import names, natural
 from engine import Embedder
+from engine.errors import EngineError
+from engine.pooling.encoders.dtypes import Dtype
 from lab.extraction.embedding_peers import Embed, Peer, Vectors, find_peers
 from lab.extraction.retrieval import read
 
@@ -44,7 +47,11 @@ def main(argv: Sequence[str]) -> int:
     arguments = _parse(argv)
     torch.set_num_threads(arguments.num_threads)
     path = Path(arguments.model)
-    own = {Peer(_OURS, dtype): Embedder(path, dtype=dtype) for dtype in arguments.dtypes}
+    try:
+        own = {Peer(_OURS, dtype): Embedder(path, dtype=dtype) for dtype in arguments.dtypes}
+    except EngineError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
     first = next(iter(own.values()))
     peers = find_peers(path, num_threads=arguments.num_threads, max_tokens=first.max_tokens, dtypes=arguments.dtypes)
     texts = _texts(arguments, path)
@@ -142,7 +149,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--model", required=True, help="folder of an embedding model with normalized vectors")
     parser.add_argument("--documents", type=Path, help="take the first texts of this file, as of `retrieval`")
     parser.add_argument("--texts", type=natural, default=400)
-    parser.add_argument("--dtypes", type=_dtypes, default=["float32", "bfloat16"], help="ours, with commas between")
+    parser.add_argument("--dtypes", type=_dtypes, default=["float32", "bfloat16"], help=f"of {','.join(Dtype)}")
     parser.add_argument("--turns", type=natural, default=5)
     parser.add_argument("--num-threads", type=natural, default=2)
     parser.add_argument("--seed", type=int, default=0)
@@ -150,4 +157,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def _dtypes(listed: str) -> list[str]:
-    return list(dict.fromkeys(listed.split(",")))
+    dtypes = list(dict.fromkeys(names(listed)))
+    if not set(dtypes) <= set(Dtype):
+        raise argparse.ArgumentTypeError(f"{listed!r} is given; it must be of {', '.join(Dtype)}, with commas between.")
+    return dtypes

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from benchmarks.arguments import natural
 from engine import Embedder
+from engine.pooling.encoders.dtypes import Dtype
 from features.documents.extraction.passages.passage import Passage
 from features.documents.extraction.retrieval.index import Index
 from features.documents.extraction.retrieval.ranking import Hit
@@ -68,7 +69,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="tokenmill bench extraction retrieval", description=__doc__)
     parser.add_argument("path", type=Path, help="a JSON Lines file of documents and queries, gzipped or not")
     parser.add_argument("--model", help="folder of an encoder, for vectors too")
-    parser.add_argument("--dtype", default="auto", help="in which the encoder computes [default: float32]")
+    parser.add_argument(
+        "--dtype", choices=("auto", *Dtype), default="auto", help="in which the encoder computes [default: float32]"
+    )
     parser.add_argument("--language", default="english")
     parser.add_argument("--num-threads", type=natural, default=1)
     parser.add_argument("--json", action="store_true")

@@ -6,8 +6,10 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -101,6 +103,57 @@ def test_a_peer_that_is_installed_makes_the_same_vectors(
     shown = capsys.readouterr().out
     assert re.search(rf"^{name.replace('_', '-')} +float32 +[\d.]+ texts/s", shown, re.MULTILINE)
     assert largest_difference(shown) < 1e-5
+
+
+class QueueOfOne:
+    """OpenVINO's queue of requests, which runs each where it is started."""
+
+    made = 0
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        type(self).made += 1
+        self._model = model
+
+    def set_callback(self, callback: Callable[[Any, int], None]) -> None:
+        self._callback = callback
+
+    @torch.inference_mode()
+    def start_async(self, inputs: list[Any], index: int) -> None:
+        rows = self._model(*map(torch.from_numpy, inputs)).numpy()
+        self._callback(SimpleNamespace(get_output_tensor=lambda _: SimpleNamespace(data=rows)), index)
+
+    def wait_all(self) -> None:
+        """Every request is done."""
+
+
+@pytest.mark.usefixtures("_threads_as_before")
+def test_openvino_makes_its_queue_once_and_outside_what_is_timed(
+    folder: Folder, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    core = SimpleNamespace(compile_model=lambda model, *_: model)
+    openvino = SimpleNamespace(
+        convert_model=lambda model, **_: model, Core=lambda: core, AsyncInferQueue=type("Queue", (QueueOfOne,), {})
+    )
+    monkeypatch.setitem(sys.modules, "openvino", openvino)  # type: ignore[arg-type]
+    options = ["--texts", "70", "--turns", "3", "--num-threads", "1", "--dtypes", "float32"]
+    assert main(["embeddings", "--model", str(folder.path), *options]) == 0
+    assert openvino.AsyncInferQueue.made == 1
+    assert largest_difference(capsys.readouterr().out) < 1e-5
+
+
+@pytest.mark.parametrize("dtypes", ["fp8", "float32,fp8", ""])
+def test_a_dtype_that_is_not_computed_is_refused_with_those_that_are(
+    folder: Folder, capsys: pytest.CaptureFixture[str], dtypes: str
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["embeddings", "--model", str(folder.path), "--dtypes", dtypes])
+    assert ended.value.code == 2
+    assert "float32, bfloat16, int8" in capsys.readouterr().err
+
+
+def test_a_dtype_that_the_model_lacks_is_an_error_in_a_line(folder: Folder, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["embeddings", "--model", str(folder.path), "--dtypes", "int8"]) == 1
+    assert capsys.readouterr().err.startswith("error: ")
 
 
 def test_other_parts_are_measured_without_torch() -> None:
