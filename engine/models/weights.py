@@ -34,7 +34,10 @@ _MOST_MAPPED_BYTES = 64 * 2**20
 
 
 class Checkpoint:
-    """Open a model's files for reading; use as a context manager. Quantized tensors are returned dequantized."""
+    """Open a model's files for reading; use as a context manager.
+
+    Quantized tensors are dequantized by `read` and `whole`, and stay packed in `read_grouped` if they have a `layout`.
+    """
 
     def __init__(
         self, path: Path, *, dtype: torch.dtype, quantization: Quantization | None = None, is_part: bool = False

@@ -26,6 +26,8 @@ ROOT = Path(__file__).resolve().parents[3]
 SCRIPT = """
 import hashlib
 import torch
+from kernels.activations import Activation, activate
+from kernels.layer_norm import layer_norm
 from kernels.rms_norm import add_rms_norm, rms_norm
 from kernels.rope import rope
 from kernels.silu_mul import silu_mul
@@ -35,6 +37,7 @@ found = []
 for width in (1, 7, 100, 192, 576):
     x, residual, weight = torch.randn(37, width), torch.randn(37, width), torch.randn(width)
     found += [rms_norm(x, weight, eps=1e-5), silu_mul(torch.cat((x, residual), -1))]
+    found += [layer_norm(x, weight, residual[0], eps=1e-5), *(activate(x, one) for one in Activation)]
     found += add_rms_norm(x.bfloat16(), residual.bfloat16(), weight.bfloat16(), eps=1e-5)
 turned = torch.randn(37, 6, 30)
 rope(turned, turned[:, :2].clone(), torch.arange(37), torch.randn(37, 26))
@@ -62,7 +65,7 @@ def test_no_estimate_of_the_cpus_own_is_compiled(function: Callable[[Any], None]
 @pytest.mark.skipif("+fma" not in codegen.get_host_cpu_features().split(","), reason="this CPU runs no code for others")
 def test_cpus_of_other_vector_widths_round_alike() -> None:
     widest = digests({})
-    assert len(widest) == 21
+    assert len(widest) == 41
     assert digests({"NUMBA_CPU_NAME": "haswell"}) == widest
 
 
