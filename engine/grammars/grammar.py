@@ -55,7 +55,9 @@ patterns that count words in a bounded string. None needs more items (llguidance
 MAX_STALL_SECONDS = 0.01
 """Processor time of compiling a grammar up to which its form without forced tokens is compiled only when needed.
 
-All sequences then wait as long, once for each grammar. A slower grammar gets both forms at once, before it starts.
+All sequences then wait for it, once for each grammar: as long as the first form took, or 1 ms longer (13 grammars of
+0.4 to 167 ms, llguidance 1.9.1, a Xeon beside other work, 2026-11-28). A slower grammar gets both forms before it
+starts.
 """
 
 
@@ -157,7 +159,10 @@ class _Unforced:
         self._compile()
 
     def __call__(self) -> Any | None:
-        """Return llguidance's matcher, None if it cannot be compiled; the first call may wait for MAX_STALL_SECONDS."""
+        """Return llguidance's matcher, None if it cannot be compiled.
+
+        If it is not prepared, the first call compiles it, which takes about MAX_STALL_SECONDS at most.
+        """
         return on_deep_stack(self._compile)
 
 
