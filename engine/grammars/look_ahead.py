@@ -1,8 +1,8 @@
 r"""Rewrite a pattern that begins with look-aheads, which llguidance lacks, as several patterns that must all match.
 
 `^(?=A)B` is `^(?:A)` and `^B`. `^(?!A)B` is `^B` and a pattern of what does not begin with A, where A is characters and
-classes one after the other (`org\.`), one class repeated to the end (`[-+.]*$`) or anywhere (`.*\.`), or a choice of
-such. A pattern with another look-ahead is kept, to be refused.
+classes one after the other (`org\.`), one class repeated to the end (`[-+.]*$`) or anywhere in the first line (`.*\.`),
+or a choice of such. A pattern with another look-ahead, or one that is repeated, is kept, to be refused.
 """
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ _ANYWHERE = re.compile(rf"\.\*(?P<set>{_SET})", re.DOTALL)
 _TOKEN = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\\\]])*\]|.", re.DOTALL)
 _OPPOSITES = {"d": "D", "w": "W", "s": "S", "D": "d", "W": "w", "S": "s"}
 _REST = r"[\s\S]*"
+_QUANTIFIERS = ("*", "+", "?", "{")
+_SET_OPERATION = re.compile(r"--|&&|~~|\|\|")
+"""Within a class; dialects differ on what it means."""
 
 
 def without_look_ahead(pattern: str) -> list[str] | None:
@@ -27,7 +30,7 @@ def without_look_ahead(pattern: str) -> list[str] | None:
     rest = pattern[1:]
     while rest.startswith(("(?=", "(?!")):
         end = _end_of_group(rest)
-        if end is None:
+        if end is None or rest.startswith(_QUANTIFIERS, end):
             return None
         inner, is_negative, rest = rest[3 : end - 1], rest[2] == "!", rest[end:]
         others = _not_beginning_with(inner) if is_negative else [f"^(?:{inner})"]
@@ -55,8 +58,23 @@ def _opposite(pattern: str) -> str | None:
         other = f"{_REST}{_other(repeated['set'])}{_REST}"
         return f"^({other}){'?' if repeated['sign'] == '+' else ''}$"
     if not to_end and (anywhere := _ANYWHERE.fullmatch(pattern)):
-        return f"^{_other(anywhere['set'])}*$"
+        return _without_in_first_line(anywhere["set"])
     return None
+
+
+def _without_in_first_line(characters: str) -> str | None:
+    """Return a regex of whole texts that `.*` and a character of a class do not begin, as `.` matches no line break.
+
+    None if the class is not known here. A class with the line break matches the first one behind the line.
+    """
+    if _SET_OPERATION.search(characters):
+        return None
+    try:
+        has_break = re.fullmatch(characters, "\n") is not None
+    except re.error:
+        return None
+    further_lines = "" if has_break else f"(\\n{_REST})?"
+    return f"^{_other(characters)}*{further_lines}$"
 
 
 def _other_beginnings(sets: list[str], *, to_end: bool) -> str:
