@@ -24,7 +24,7 @@ from features.documents.extraction.documents.reading_order.ordering import in_re
 from features.documents.extraction.documents.runs import Runs
 from features.documents.extraction.errors import DocumentCode, DocumentError
 
-PARSER = f"pdf 2 pypdfium2 {version('pypdfium2')} {ocr.PARSER}"
+PARSER = f"pdf 3 pypdfium2 {version('pypdfium2')} {ocr.PARSER}"
 
 _BETWEEN_PAGES = "\n\n"
 _END_BYTES = 1 << 16

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import pairwise
 
 import numpy as np
@@ -23,11 +24,15 @@ _MOST_WORDS = 20_000
 """A page with more keeps its order."""
 _MANY = 2
 """Wide gaps of a page that may have columns or tables."""
+_RIGHT_TO_LEFT = re.compile("[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]")
+"""Hebrew, Arabic and scripts beside them; PDFium puts their words in order."""
 
 
 def in_reading_order(page: PageText) -> PageText:
     """Return a page in reading order, with its tables' cells; the same page if it needs no change."""
     if not 2 <= len(page.spans) <= _MOST_WORDS or not np.isfinite(page.boxes).all():
+        return page
+    if _RIGHT_TO_LEFT.search(page.text):
         return page
     boxes = upright(page.boxes, turn=page.turn, width=page.width, height=page.height)
     if _is_in_order(boxes):

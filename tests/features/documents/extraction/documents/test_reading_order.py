@@ -73,6 +73,20 @@ def test_a_word_that_goes_on_in_the_next_column_is_whole() -> None:
     assert run_of(document, "exam").box.x0 < 300 < run_of(document, "ple").box.x0  # type: ignore[union-attr]
 
 
+def test_a_page_that_runs_from_right_to_left_keeps_its_order() -> None:
+    letters = {chr(ord("a") + number): chr(0x5D0 + number) for number in range(26)}
+    lines = ("abc def ghi jkl", "mno pqr stu vwx", "yza bcd efg hij")  # as they are read
+    shown = tuple(Words(x=100, y=100 + 14 * number, text=line[::-1]) for number, line in enumerate(lines))
+    document = parse(builders.with_characters([PdfPage(words=shown)], letters), "a.pdf", Limits())
+    assert document.text == "\n".join(lines).translate(str.maketrans(letters))
+    first, second, *_, last = (run.box for run in document.runs)
+    assert first is not None
+    assert second is not None
+    assert last is not None
+    assert second.x1 < first.x0
+    assert first.y1 < last.y0
+
+
 def test_boxes_move_with_their_words_and_stay_where_they_are_displayed() -> None:
     document = read(
         Words(x=300, y=400, text="second", turn=180),
