@@ -124,12 +124,13 @@ def _notes_of_file(content: bytes, num_pages: int) -> tuple[str, ...]:
 
 
 class _Pages:
-    """Reads pages one by one, and remembers which cannot be read and which have no text."""
+    """Reads pages one by one, and remembers which cannot be read or put in order, and which have no text."""
 
     def __init__(self, pdf: pypdfium2.PdfDocument, progress: Progress) -> None:
         self._pdf = pdf
         self._progress = progress
         self._empty: list[int] = []
+        self._unordered: list[int] = []
         self.unreadable: list[DocumentError] = []
 
     def read(self, number: int) -> PageText:
@@ -140,20 +141,33 @@ class _Pages:
         except DocumentError as error:
             self.unreadable.append(error)
             return PageText.empty()
-        page = in_reading_order(self._with_picture(page, number))
+        page = self._in_reading_order(self._with_picture(page, number), number)
         if not page.text.strip():
             self._empty.append(number)
         return page
 
     def notes(self) -> tuple[str, ...]:
-        """Return notes of the pages that cannot be read, the first ten one by one, and of those without text."""
+        """Return notes of the pages that cannot be read, the first ten one by one, and of all others together."""
         notes = [error.message for error in self.unreadable[:_MOST_NOTES]]
         if (more := len(self.unreadable) - _MOST_NOTES) > 0:
             notes.append(f"{more} more pages of the PDF cannot be read")
+        if self._unordered:
+            notes.append(
+                f"{len(self._unordered)} pages keep the file's order, the first is page {self._unordered[0] + 1}"
+            )
         if self._empty:
             note = f"{len(self._empty)} of {len(self._pdf)} pages have no text, the first is page {self._empty[0] + 1}"
             notes.append(note if ocr.is_installed() else f"{note}; with the extra [ocr] pictures are read")
         return tuple(notes)
+
+    def _in_reading_order(self, page: PageText, number: int) -> PageText:
+        try:
+            return in_reading_order(page)
+        except MemoryError:
+            raise
+        except Exception:  # noqa: BLE001 - boxes are untrusted: no failure may cost more than the order of their page
+            self._unordered.append(number)
+            return page
 
     def _with_picture(self, page: PageText, number: int) -> PageText:
         """Return a page with the text of its picture, if it is a scan with hardly any text of its own."""

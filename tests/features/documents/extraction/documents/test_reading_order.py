@@ -14,6 +14,7 @@ from features.documents.extraction.documents.layout import layout
 from features.documents.extraction.documents.limits import Limits
 from features.documents.extraction.documents.page_text import PageText
 from features.documents.extraction.documents.parsing import parse
+from features.documents.extraction.documents.readers import pdf
 from features.documents.extraction.documents.reading_order.ordering import in_reading_order
 from features.documents.extraction.documents.runs import Run
 from lab.extraction.page_layouts import held_out, usual
@@ -48,8 +49,8 @@ def test_text_and_prompt_have_the_order_in_which_people_read(made: MadePage) -> 
 
 
 def test_a_page_in_order_keeps_its_text() -> None:
-    pdf = write_pdf(make_pages(1, seed=4))
-    document = parse(pdf, "a.pdf", Limits())
+    content = write_pdf(make_pages(1, seed=4))
+    document = parse(content, "a.pdf", Limits())
     page = PageText(
         text=document.text,
         width=595,
@@ -148,6 +149,31 @@ def test_columns_of_a_script_without_blanks_are_read_one_after_another() -> None
     )
     order = [ord(line[0]) - 0x4E00 for line in in_reading_order(page).text.splitlines()]
     assert order == [*range(0, 20, 2), *range(1, 20, 2)]
+
+
+def test_a_page_of_narrow_signs_is_put_in_order() -> None:
+    boxes = np.array([(50 + 20 * x, 90 + 14 * y, 52 + 20 * x, 101 + 14 * y) for x in (1, 0) for y in range(3)])
+    starts = np.arange(len(boxes)) * 2
+    page = PageText(
+        text="d\ne\nf\na\nb\nc",
+        width=600,
+        height=800,
+        spans=np.stack([starts, starts + 1], 1),
+        boxes=boxes.astype(np.float32),
+        ocr_scores=np.full(len(boxes), np.nan, np.float32),
+    )
+    assert in_reading_order(page).text == "a\td\nb\te\nc\tf"
+
+
+def test_a_failure_of_ordering_costs_only_the_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(page: PageText) -> PageText:
+        raise IndexError(f"{len(page.spans)} words")
+
+    monkeypatch.setattr(pdf, "in_reading_order", fail)
+    document = parse(write_pdf([PdfPage(words=(Words(x=50, y=100, text="first second"),))]), "a.pdf", Limits())
+    assert words_of(document) == ["first", "second"]
+    (note,) = document.notes
+    assert "page 1" in note
 
 
 def test_an_enormous_page_keeps_its_order() -> None:
