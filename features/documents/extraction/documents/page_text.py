@@ -22,6 +22,7 @@ class PageText:
     boxes: NDArray[np.float32]  # [words, 4]
     ocr_scores: NDArray[np.float32]  # [words], NaN if none
     turn: int = 0  # quarter turns to the left that the text has on the displayed page
+    against: NDArray[np.bool_] | None = None  # [words]: those that run against most of the text; None: no word does
     cells: tuple[tuple[int, int, int, int, int], ...] = ()  # start, end, table, row, column
 
     @classmethod
@@ -47,11 +48,19 @@ def with_lines(page: PageText, read: PageText) -> PageText:
     return replace(
         page,
         turn=read.turn,
+        against=_against(page, read, len(lines)),
         text=own + "\n".join(lines),
         spans=np.concatenate([page.spans, np.stack([ends - lengths, ends], 1)]),
         boxes=np.concatenate([page.boxes, read.boxes[kept]]),
         ocr_scores=np.concatenate([page.ocr_scores, read.ocr_scores[kept]]),
     )
+
+
+def _against(page: PageText, read: PageText, num_lines: int) -> NDArray[np.bool_]:
+    """Return which words of a page run against the lines in its picture; no line does."""
+    own = np.zeros(len(page.spans), np.bool_) if page.against is None else page.against
+    is_turned = (page.turn - read.turn) % 4 == 2
+    return np.append(own ^ is_turned, np.zeros(num_lines, np.bool_))
 
 
 def _show_words(lines: NDArray[np.float32], words: NDArray[np.float32]) -> NDArray[np.bool_]:

@@ -7,6 +7,7 @@ releasing the interpreter's lock and without argument objects: they are called t
 from __future__ import annotations
 
 import ctypes
+import math
 import re
 from itertools import repeat
 from typing import Any
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 
 from features.documents.extraction.documents.canonical import canonical
 from features.documents.extraction.documents.page_text import PageText
-from features.documents.extraction.documents.reading_order.upright import quarter_turn
+from features.documents.extraction.documents.reading_order.upright import quarter_turn, run_against
 from features.documents.extraction.errors import DocumentCode, DocumentError
 
 _WITHOUT_TEXT = {pdfium.FPDF_ANNOT_LINK, pdfium.FPDF_ANNOT_POPUP}
@@ -76,7 +77,9 @@ def _is_shown(page: Any, index: int) -> bool:
 def _page_text(page: Any, text_page: Any) -> PageText:
     raw = _raw_text(text_page)
     words = np.array([match.span() for match in _WORD.finditer(raw)], np.int64).reshape(-1, 2)
-    boxes, steps = _word_boxes(text_page, _units(raw)[words])
+    places = _units(raw)[words]
+    boxes, steps = _word_boxes(text_page, places)
+    turn = quarter_turn(*np.nansum(steps, axis=0).tolist())
     canonical_text = canonical(_without_unknown(raw, text_page))
     return PageText(
         text=canonical_text.text,
@@ -85,7 +88,8 @@ def _page_text(page: Any, text_page: Any) -> PageText:
         spans=canonical_text.offsets[words],
         boxes=_shown(boxes, page),
         ocr_scores=np.full(len(words), np.nan, np.float32),
-        turn=quarter_turn(*steps) - max(pdfium.FPDFPage_GetRotation(page), 0),
+        turn=turn - max(pdfium.FPDFPage_GetRotation(page), 0),
+        against=_against(text_page, places[:, 0], steps, turn),
     )
 
 
@@ -123,10 +127,10 @@ def _without_unknown(raw: str, text_page: Any) -> str:
     return "".join(characters)
 
 
-def _word_boxes(text_page: Any, words: NDArray[np.int64]) -> tuple[NDArray[np.float32], tuple[float, float]]:
+def _word_boxes(text_page: Any, words: NDArray[np.int64]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Return a box for each word, around its first and last character: left, top, right, bottom in PDF coordinates.
 
-    Also returns by how much words advance to the right and downward, all together.
+    Also returns by how much each word advances to the right and downward.
     """
     count = len(words)
     corners = np.zeros((count, 2, 4), np.float32)
@@ -138,8 +142,25 @@ def _word_boxes(text_page: Any, words: NDArray[np.int64]) -> tuple[NDArray[np.fl
     if not all(results):
         corners[~np.array(results, bool).reshape(count, 2)] = np.nan
     lows, highs = np.fmin(corners[:, 0], corners[:, 1]), np.fmax(corners[:, 0], corners[:, 1])
-    across, up = np.nansum(corners[:, 1, :2] - corners[:, 0, :2], axis=0).tolist()
-    return np.stack([lows[:, 0], highs[:, 1], highs[:, 2], lows[:, 3]], 1), (across, -up)
+    steps = (corners[:, 1, :2] - corners[:, 0, :2]) * np.array([1, -1], np.float32)
+    return np.stack([lows[:, 0], highs[:, 1], highs[:, 2], lows[:, 3]], 1), steps
+
+
+def _against(
+    text_page: Any, starts: NDArray[np.int64], steps: NDArray[np.float32], turn: int
+) -> NDArray[np.bool_] | None:
+    """Tell which words run against most of the page; None if no word does.
+
+    The angle of the first character decides for a word that goes back, as a mark above a letter may begin left of it,
+    and for one of a single character.
+    """
+    against = run_against(steps, turn)
+    if not against.any():
+        return None
+    for word in np.flatnonzero(against | (steps == 0).all(axis=1)).tolist():
+        clockwise = pdfium.FPDFText_GetCharAngle(text_page, int(starts[word]))
+        against[word] = round(-clockwise / (math.pi / 2)) % 4 == (turn + 2) % 4
+    return against
 
 
 def _shown(boxes: NDArray[np.float32], page: Any) -> NDArray[np.float32]:

@@ -58,6 +58,8 @@ def _is_in_order(boxes: Floats) -> bool:
 def _parts(page: PageText, boxes: Floats) -> list[Lines | Table]:
     """Return all words in reading order; those that run in another direction come last, as they are."""
     across = runs_across(boxes)
+    if page.against is not None:
+        across &= ~page.against
     if not across.any():  # narrow signs, such as bars, are higher than wide in any direction
         across = np.ones_like(across)
     words = np.flatnonzero(across)

@@ -27,6 +27,13 @@ def quarter_turn(across: float, down: float) -> int:
     return 1 if down < 0 else 3
 
 
+def run_against(steps: Boxes, turn: int) -> NDArray[np.bool_]:
+    """Tell for each word, by its steps `[words, 2]` to the right and downward, whether it goes against such a turn."""
+    sign = 1 if turn % 4 in (0, 3) else -1
+    against: NDArray[np.bool_] = sign * steps[:, turn % 2] < 0
+    return against
+
+
 def runs_across(boxes: Boxes) -> NDArray[np.bool_]:
     """Tell for each word of an upright page whether it runs across it."""
     widths, heights = boxes[:, 2] - boxes[:, 0], boxes[:, 3] - boxes[:, 1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from features.documents.extraction.documents.document import Document
 from features.documents.extraction.documents.layout import layout
 from features.documents.extraction.documents.limits import Limits
-from features.documents.extraction.documents.page_text import PageText
+from features.documents.extraction.documents.page_text import PageText, with_lines
 from features.documents.extraction.documents.parsing import parse
 from features.documents.extraction.documents.readers import pdf
 from features.documents.extraction.documents.reading_order.ordering import in_reading_order
@@ -108,6 +109,19 @@ def test_words_in_another_direction_come_last() -> None:
     assert read(stamp, *lines).text.splitlines() == [f"line {row} of the page" for row in range(6)] + ["sideways"]
 
 
+@pytest.mark.parametrize("turn", [0, 90, 180, 270])
+def test_words_against_most_of_their_page_keep_their_own_order(turn: int) -> None:
+    forward, down = {0: ((1, 0), (0, 1)), 90: ((0, -1), (1, 0)), 180: ((-1, 0), (0, -1)), 270: ((0, 1), (-1, 0))}[turn]
+
+    def placed(text: str, along: int, line: int, *, is_against: bool = False) -> Words:
+        x, y = (300 + forward[i] * along + down[i] * 14 * line for i in range(2))
+        return Words(x=x, y=y, text=text, turn=(turn + 180 * is_against) % 360)
+
+    lines = [placed(f"line {row} of the page", 0, row) for row in (2, 0, 1)]  # drawn in another order
+    document = read(placed("upside down on a page", 150, 5, is_against=True), *lines)
+    assert document.text.splitlines() == [*(f"line {row} of the page" for row in range(3)), "upside down on a page"]
+
+
 def test_signs_without_a_character_stay_beside_their_words() -> None:
     lines = (("second", 112), ("first b", 100), ("thirbd", 124), ("fourth", 136))
     page = PdfPage(words=tuple(Words(x=50, y=y, text=text) for text, y in lines))
@@ -174,6 +188,27 @@ def test_a_failure_of_ordering_costs_only_the_order(monkeypatch: pytest.MonkeyPa
     assert words_of(document) == ["first", "second"]
     (note,) = document.notes
     assert "page 1" in note
+
+
+def test_own_words_of_a_scan_keep_their_order_upside_down() -> None:
+    page = PageText(
+        text="upside down",
+        width=600,
+        height=800,
+        spans=np.array([[0, 6], [7, 11]]),
+        boxes=np.array([[300, 700, 340, 710], [260, 700, 295, 710]], np.float32),
+        ocr_scores=np.full(2, np.nan, np.float32),
+        turn=2,
+    )
+    lines = replace(
+        page,
+        text="first line\nsecond line",
+        spans=np.array([[0, 10], [11, 22]]),
+        boxes=np.array([[50, 100, 150, 112], [50, 120, 150, 132]], np.float32),
+        ocr_scores=np.ones(2, np.float32),
+        turn=0,
+    )
+    assert in_reading_order(with_lines(page, lines)).text == "first line\nsecond line\nupside down"
 
 
 def test_an_enormous_page_keeps_its_order() -> None:
