@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from math import inf
 
@@ -36,6 +36,8 @@ _TIGHT = 1.15
 """Of the smallest distance: lines of one cell are no further apart."""
 _BLANK = 0.2
 """Of the median height: the width of a blank, at least."""
+_MOST_COLUMNS, _MOST_LINES = 100, 20
+"""Of a table, and of a row that continues: bounds of the work on a page that is made to cost much."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,23 +128,27 @@ def _lines(boxes: Floats, lines: Lines, begins_piece: NDArray[np.bool_]) -> list
 def _table_end(lines: Sequence[Line], start: int, height: float) -> tuple[int, list[tuple[float, float]]]:
     """Return the end of the table that begins with a line, and the extents of its columns; none if it is no table."""
     columns = _extents(lines[start].pieces)
-    rows, at, steps = [start], start + 1, list[float]()
-    while len(columns) > 1 and at < len(lines) and at - rows[-1] <= _MOST_BETWEEN:
+    rows, at, first_step, largest_step = [start], start + 1, 0.0, 0.0
+    while 1 < len(columns) <= _MOST_COLUMNS and at < len(lines) and at - rows[-1] <= _MOST_BETWEEN:
         step = lines[at].middle - lines[at - 1].middle
-        if step > _MOST_DISTANCE * height or (steps and step > _FAR * max(steps)):
+        largest = max(first_step, largest_step)
+        if step > _MOST_DISTANCE * height or (largest and step > _FAR * largest):
             break
         merged = _merged([*columns, *_extents(lines[at].pieces)])
         if len(merged) < 2 or (len(merged) < len(columns) and not _are_apart(lines[at], columns)):
             break
         columns = merged if len(merged) >= len(columns) else columns
-        steps.append(step)
+        first_step, largest_step = (first_step, max(largest_step, step)) if first_step else (step, 0.0)
         rows += [at] if len(lines[at].pieces) > 1 else []
         at += 1
-    is_header = len(steps) > 1 and steps[0] > _FAR * max(steps[1:])
+    is_header = 0 < _FAR * largest_step < first_step
     if len(rows) < _MIN_ROWS or is_header:
         return start + 1, []
     end = rows[-1] + 1
-    while end < at and _continues(lines[end], lines[rows[-1] : end], columns, height):
+    row = _OpenRow(columns, height)
+    row.add(lines[rows[-1]])
+    while end < at and row.is_continued_by(lines[end]):
+        row.add(lines[end])
         end += 1
     return end, columns
 
@@ -173,29 +179,47 @@ def _column(piece: Piece, columns: Sequence[tuple[float, float]]) -> int:
     return max(bisect_right(columns, (piece.left, inf)) - 1, 0)
 
 
-def _continues(line: Line, above: Sequence[Line], columns: Sequence[tuple[float, float]], height: float) -> bool:
-    """Tell whether a line goes on in a few cells of the row above: its first words had no room in the lines there."""
-    if 2 * len(line.pieces) > max(len(each.pieces) for each in above):
-        return False
-    before = {_column(piece, columns): piece for each in above for piece in each.pieces}
-    for piece in line.pieces:
-        column = _column(piece, columns)
-        if column not in before or abs(piece.left - before[column].left) > _ALIGNED * height:
+@dataclass(slots=True)
+class _OpenRow:
+    """The row above a line: the last piece in each column, and the most pieces that one of its lines has."""
+
+    columns: Sequence[tuple[float, float]]
+    height: float
+    last: dict[int, Piece] = field(default_factory=dict)
+    most_pieces: int = 0
+    num_lines: int = 0
+
+    def add(self, line: Line) -> None:
+        """Append a line."""
+        self.last.update((_column(piece, self.columns), piece) for piece in line.pieces)
+        self.most_pieces = max(self.most_pieces, len(line.pieces))
+        self.num_lines += 1
+
+    def is_continued_by(self, line: Line) -> bool:
+        """Tell whether a line goes on in a few of its cells: its first words had no room in the lines there."""
+        if self.num_lines >= _MOST_LINES or 2 * len(line.pieces) > self.most_pieces:
             return False
-        needed = before[column].right + _BLANK * height + piece.first_right - piece.left
-        if needed < columns[column][1]:
-            return False
-    return True
+        for piece in line.pieces:
+            column = _column(piece, self.columns)
+            above = self.last.get(column)
+            if above is None or abs(piece.left - above.left) > _ALIGNED * self.height:
+                return False
+            needed = above.right + _BLANK * self.height + piece.first_right - piece.left
+            if needed < self.columns[column][1]:
+                return False
+        return True
 
 
 def _table(lines: Sequence[Line], columns: Sequence[tuple[float, float]], height: float) -> Table:
     steps = [0.0, *(below.middle - above.middle for above, below in pairwise(lines))]
     tight = _TIGHT * min((step for step in steps if step > _HALF_STEP * height), default=0.0)
-    starts = [0]
-    for number, line in enumerate(lines[1:], start=1):
-        is_more = steps[number] <= tight and _continues(line, lines[starts[-1] : number], columns, height)
-        if steps[number] > _HALF_STEP * height and not is_more:
+    starts, row = [0], _OpenRow(columns, height)
+    for number, line in enumerate(lines):
+        is_more = steps[number] <= _HALF_STEP * height or (steps[number] <= tight and row.is_continued_by(line))
+        if not is_more:
             starts.append(number)
+            row = _OpenRow(columns, height)
+        row.add(line)
     return Table(tuple(_row(lines[start:end], columns) for start, end in pairwise([*starts, len(lines)])))
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +18,7 @@ from features.documents.extraction.documents.limits import Limits
 from features.documents.extraction.documents.page_text import PageText, with_lines
 from features.documents.extraction.documents.parsing import parse
 from features.documents.extraction.documents.readers import pdf
+from features.documents.extraction.documents.reading_order import rows
 from features.documents.extraction.documents.reading_order.ordering import in_reading_order
 from features.documents.extraction.documents.runs import Run
 from lab.extraction.page_layouts import held_out, usual
@@ -209,6 +212,44 @@ def test_own_words_of_a_scan_keep_their_order_upside_down() -> None:
         turn=0,
     )
     assert in_reading_order(with_lines(page, lines)).text == "first line\nsecond line\nupside down"
+
+
+def rows_with_full_cells(num_lines: int) -> np.ndarray[Any, np.dtype[np.float32]]:
+    """Return a line of four cells, and further lines that may continue two of them."""
+    first = [(x, 0, x + 90, 10) for x in (0, 120, 240, 360)]
+    others = [(x, 12 * y, x + 90, 12 * y + 10) for y in range(1, num_lines) for x in (0, 120)]
+    return np.array([*first, *others], np.float32)
+
+
+def test_a_row_of_a_table_has_a_bounded_number_of_lines() -> None:
+    boxes = rows_with_full_cells(200)
+    (table,) = rows.rows_of(boxes, np.arange(len(boxes)))
+    assert isinstance(table, rows.Table)
+    assert max(len(lines) for row in table.rows for lines in row.values()) == 20
+    assert sorted(word for row in table.rows for lines in row.values() for line in lines for word in line) == [
+        *range(len(boxes))
+    ]
+
+
+def test_the_work_on_a_table_grows_with_its_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+    column = rows._column
+
+    def counted(piece: rows.Piece, columns: Sequence[tuple[float, float]]) -> int:
+        calls[-1] += 1
+        return column(piece, columns)
+
+    monkeypatch.setattr(rows, "_column", counted)
+    for num_lines in (40, 400):
+        calls.append(0)
+        rows.rows_of(boxes := rows_with_full_cells(num_lines), np.arange(len(boxes)))
+    assert calls[1] <= 12 * calls[0]
+
+
+def test_a_line_of_more_parts_than_a_table_has_columns_is_none() -> None:
+    boxes = [(20 * x, 12 * y, 20 * x + 5, 12 * y + 10) for y in range(3) for x in range(101)]
+    (part,) = rows.rows_of(np.array(boxes, np.float32), np.arange(len(boxes)))
+    assert isinstance(part, rows.Lines)
 
 
 def test_an_enormous_page_keeps_its_order() -> None:
