@@ -58,30 +58,38 @@ def _joined(page: PageText, placement: Placement) -> tuple[list[str], list[str]]
     """Return the words and what separates them, with words whole that line ends divide."""
     words, joints, order = _words(page), _joints(page), placement.words
     texts, separators = [words[word] for word in order], ["", *placement.separators[1:]]
-    whole: set[int] = set()
+    begin_cell, whole = {first for first, *_ in placement.cells}, set[int]()
     for place in np.flatnonzero(np.isin(order, list(joints))).tolist() if joints else ():
         joint = joints[order[place]]
-        if place + 1 < len(order) and order[place + 1] == order[place] + 1:
+        is_next = order[place + 1 : place + 2] == [order[place] + 1]
+        if is_next and place + 1 not in begin_cell:
             texts[place], separators[place + 1] = texts[place] + joint, ""
             whole.add(place + 1)
-        elif place + 1 < len(order):
-            texts[place] += joint or _HYPHEN
+        else:
+            texts[place] += joint.rstrip() or _HYPHEN
     for place in placement.continued:
         before = texts[place - 1]
         if place not in whole and len(before) > 1 and before[-1] == _HYPHEN and before[-2].isalpha():
-            is_in_word = before[-2].islower() and texts[place][0].islower()
+            is_in_word = before[-2].islower() and texts[place][:1].islower()
             texts[place - 1], separators[place] = before[:-1] if is_in_word else before, ""
     return texts, separators
 
 
 def _words(page: PageText) -> list[str]:
-    """Return the words, each with signs of unknown meaning that stand alone after it."""
+    """Return the words, each with signs of unknown meaning that stand alone after it; the first also with those before.
+
+    What joins a word with the next is not part of it (`_joints`).
+    """
     ends = [*page.spans[1:, 0].tolist(), len(page.text)]
-    alone = [page.text[stop:end] for stop, end in zip(page.spans[:, 1].tolist(), ends, strict=True)]
-    return [
-        page.text[start:stop] + (after.rstrip() if after[:1].isspace() else "")
-        for (start, stop), after in zip(page.spans.tolist(), alone, strict=True)
+    words = [
+        page.text[start:stop] + (after.rstrip() if (after := page.text[stop:end])[:1].isspace() else "")
+        for (start, stop), end in zip(page.spans.tolist(), ends, strict=True)
     ]
+    first, last = page.spans[0, 0], page.spans[-1, 1]
+    words[0] = page.text[:first].lstrip() + words[0]
+    if not page.text[last : last + 1].isspace():
+        words[-1] += page.text[last:].rstrip()
+    return words
 
 
 def _joints(page: PageText) -> dict[int, str]:

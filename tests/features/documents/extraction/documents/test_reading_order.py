@@ -252,6 +252,41 @@ def test_a_line_of_more_parts_than_a_table_has_columns_is_none() -> None:
     assert isinstance(part, rows.Lines)
 
 
+def page_of(text: str, spans: list[tuple[int, int]], places: list[tuple[int, int]]) -> PageText:
+    """Return a page with words at columns and lines."""
+    return PageText(
+        text=text,
+        width=600,
+        height=800,
+        spans=np.array(spans, np.int64),
+        boxes=np.array([(50 + 60 * x, 90 + 14 * y, 100 + 60 * x, 101 + 14 * y) for x, y in places], np.float32),
+        ocr_scores=np.full(len(spans), np.nan, np.float32),
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "spans", "ordered"),
+    [
+        ("\ufffd ab cd", [(2, 4), (5, 7)], "cd\n\ufffd ab"),
+        ("\ufffdab cd", [(1, 3), (4, 6)], "cd\n\ufffdab"),
+        ("ab cd\ufffd", [(0, 2), (3, 5)], "cd\ufffd\nab"),
+        ("abcd ef", [(0, 2), (2, 4), (5, 7)], "cd ef\nab-"),  # the hyphen of a line end is in no text
+        ("ab\ufffdcd ef", [(0, 2), (3, 5), (6, 8)], "cd ef\nab\ufffd"),
+    ],
+)
+def test_signs_before_and_after_words_are_kept(text: str, spans: list[tuple[int, int]], ordered: str) -> None:
+    places = [(0, 1), (0, 0), (1, 0)][: len(spans)]
+    page = in_reading_order(page_of(text, spans, places))
+    assert page.text == ordered
+
+
+def test_a_word_divided_between_cells_stays_divided() -> None:
+    spans = [(0, 2), (3, 7), (7, 10), (11, 12)]
+    page = in_reading_order(page_of("12 example c", spans, [(0, 0), (2, 0), (0, 1), (2, 1)]))
+    assert page.text == "12\texam-\nple\tc"
+    assert [page.text[start:end] for start, end, *_ in page.cells] == ["12", "exam-", "ple", "c"]
+
+
 def test_an_enormous_page_keeps_its_order() -> None:
     count = 20_001
     starts = np.arange(count) * 2
