@@ -22,6 +22,7 @@ class PageText:
     boxes: NDArray[np.float32]  # [words, 4]
     ocr_scores: NDArray[np.float32]  # [words], NaN if none
     turn: int = 0  # quarter turns to the left that the text has on the displayed page
+    skew: float = 0.0  # radians in which its lines descend, once the page is turned upright
     against: NDArray[np.bool_] | None = None  # [words]: those that run against most of the text; None: no word does
     cells: tuple[tuple[int, int, int, int, int], ...] = ()  # start, end, table, row, column
 
@@ -48,6 +49,7 @@ def with_lines(page: PageText, read: PageText) -> PageText:
     return replace(
         page,
         turn=read.turn,
+        skew=read.skew,
         against=_against(page, read, len(lines)),
         text=own + "\n".join(lines),
         spans=np.concatenate([page.spans, np.stack([ends - lengths, ends], 1)]),

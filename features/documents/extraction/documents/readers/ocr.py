@@ -1,22 +1,37 @@
-"""OCR of page pictures: lines of text with boxes and scores, if the extra [ocr] is installed.
+"""OCR of pictures: lines of text with boxes and scores, if the extra [ocr] is installed.
 
-The models come with it; nothing is downloaded. They take seconds per page, and are loaded at the first picture.
+The models come with it; nothing is downloaded, and nothing sent. They take seconds per picture, and are loaded once, in
+the process that forks readers.
 """
 
 from __future__ import annotations
 
+import math
+import os
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import numpy as np
-import pypdfium2
+from numpy.typing import NDArray
 
 from features.documents.extraction.documents.canonical import canonical
 from features.documents.extraction.documents.page_text import PageText
 
-_PIXELS_A_POINT = 200 / 72
-_MAX_SIDE_PIXELS = 2000  # maximum input of the models
+MAX_SIDE_PIXELS = 4000
+"""Of a picture: lines are found in half of it, and read in all."""
+_TALL = 1.5
+"""A box this many times as high as wide is a line that runs upward or downward."""
+_LONG = 4.0
+"""Lines this many times as long as high tell how skewed their picture is."""
+_NUM_SAMPLES = 5
+"""Lines that are read in both directions, for that of all."""
+_LEAST_SKEW = math.radians(0.2)
+_NO_TELEMETRY = "ORT_DISABLE_TELEMETRY"
+"""The runtime of the models sends events to Microsoft from a thread of its own, unless this is set at its import."""
+
+Pixels = NDArray[np.uint8]
+Corners = NDArray[np.float32]
 
 
 @cache
@@ -27,7 +42,7 @@ def _version() -> str | None:
         return None
 
 
-PARSER = f"rapidocr {_version()}" if _version() else "without ocr"
+PARSER = f"ocr 2 rapidocr {_version()}" if _version() else "without ocr"
 
 
 def is_installed() -> bool:
@@ -38,33 +53,104 @@ def is_installed() -> bool:
 def load() -> None:
     """Load the models, if installed, once for all processes that are forked from this one."""
     if is_installed():
-        _engine()
+        white = np.full((64, 64, 3), 255, np.uint8)
+        _detected(white)
+        _recognised(white)
 
 
-def read_picture(page: pypdfium2.PdfPage) -> PageText | None:
-    """Return the text of a page as displayed, a run per line; None if there is none."""
-    width, height = page.get_size()
-    scale = min(_PIXELS_A_POINT, _MAX_SIDE_PIXELS / max(width, height))
-    result = _engine()(page.render(scale=scale).to_numpy())
-    if not result.txts:
+def read_picture(pixels: Pixels, *, points_per_pixel: float) -> PageText | None:
+    """Return the text of a picture `[rows, columns, blue green red]`, a run per line; None if there is none."""
+    corners = _detected(pixels)
+    turn = _turn(pixels, corners) if len(corners) else 0
+    lines = [(*_line(pixels, each, turn), each) for each in corners]
+    lines = [line for line in lines if line[0].strip()]
+    if not lines:
         return None
-    text = canonical("\n".join(result.txts))
-    lengths = np.array([len(line) for line in result.txts], np.int64)
+    texts, scores, kept = zip(*lines, strict=True)
+    text = canonical("\n".join(texts))
+    lengths = np.array(list(map(len, texts)), np.int64)
     ends = np.cumsum(lengths + 1) - 1
-    corners = np.asarray(result.boxes, np.float32) / np.float32(scale)  # [lines, 4, 2]
+    places = np.stack(kept) * np.float32(points_per_pixel)
+    rows, columns = pixels.shape[:2]
     return PageText(
         text=text.text,
-        width=width,
-        height=height,
+        width=columns * points_per_pixel,
+        height=rows * points_per_pixel,
         spans=text.offsets[np.stack([ends - lengths, ends], 1)],
-        boxes=np.concatenate([corners.min(axis=1), corners.max(axis=1)], 1),
-        ocr_scores=np.array(result.scores, np.float32),
+        boxes=np.concatenate([places.min(axis=1), places.max(axis=1)], 1),
+        ocr_scores=np.array(scores, np.float32),
+        turn=turn,
+        skew=_skew(places, turn),
     )
+
+
+def _turn(pixels: Pixels, corners: Corners) -> int:
+    """Return the quarter turns to the left that most lines have: of the two directions, that which is read better."""
+    widths, heights = _sizes(corners)
+    is_tall = heights > _TALL * widths
+    is_turned = bool((widths * heights)[is_tall].sum() > (widths * heights)[~is_tall].sum())
+    like_most = np.flatnonzero(is_tall == is_turned)
+    samples = like_most[np.argsort(-(widths * heights)[like_most], kind="stable")][:_NUM_SAMPLES]
+    turns = (1, 3) if is_turned else (0, 2)
+    return max(turns, key=lambda turn: sum(_recognised(_cut(pixels, corners[each], turn))[1] for each in samples))
+
+
+def _line(pixels: Pixels, corners: Corners, turn: int) -> tuple[str, float]:
+    """Return the text of a line and its score; a line across most others is read in both of its directions."""
+    (width,), (height,) = _sizes(corners[None])
+    is_across = width > _TALL * height if turn % 2 else height > _TALL * width
+    turns = ((turn + 1) % 4, (turn + 3) % 4) if is_across else (turn,)
+    return max((_recognised(_cut(pixels, corners, each)) for each in turns), key=lambda line: line[1])
+
+
+def _sizes(corners: Corners) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Return widths and heights of quadrilaterals `[lines, 4, 2]`, clockwise from the top left."""
+    sides = np.linalg.norm(corners - np.roll(corners, -1, axis=1), axis=2)
+    return np.maximum(sides[:, 0], sides[:, 2]), np.maximum(sides[:, 1], sides[:, 3])
+
+
+def _skew(corners: Corners, turn: int) -> float:
+    """Return the angle in which lines descend on the upright page, in radians: the median of long ones."""
+    widths, heights = _sizes(corners)
+    lengths, thickness = (heights, widths) if turn % 2 else (widths, heights)
+    if not (is_long := lengths > _LONG * thickness).any():
+        return 0.0
+    first, last = (corners[is_long, 0], corners[is_long, 3]) if turn % 2 else (corners[is_long, 0], corners[is_long, 1])
+    across, down = (last - first).T
+    angles = np.arctan2(-across, down) if turn % 2 else np.arctan2(down, across)
+    skew = float(np.median(angles))
+    return skew if abs(skew) > _LEAST_SKEW else 0.0
+
+
+def _cut(pixels: Pixels, corners: Corners, turn: int) -> Pixels:
+    """Return a quadrilateral as an upright picture."""
+    import cv2  # noqa: PLC0415 - installed with the models
+
+    (width,), (height,) = np.maximum(np.rint(_sizes(corners[None])), 1).astype(int).tolist()
+    straight = np.array([(0, 0), (width, 0), (width, height), (0, height)], np.float32)
+    matrix = cv2.getPerspectiveTransform(corners, straight)
+    cut = cv2.warpPerspective(pixels, matrix, (width, height), flags=cv2.INTER_CUBIC, borderMode=cv2.BORDER_REPLICATE)
+    return np.ascontiguousarray(np.rot90(cut, -turn % 4))
+
+
+def _detected(pixels: Pixels) -> Corners:
+    """Return the corners of lines `[lines, 4, 2]` in pixels, clockwise from the top left."""
+    boxes = _engine()(pixels, use_det=True, use_cls=False, use_rec=False).boxes
+    return np.zeros((0, 4, 2), np.float32) if boxes is None else np.asarray(boxes, np.float32).reshape(-1, 4, 2)
+
+
+def _recognised(pixels: Pixels) -> tuple[str, float]:
+    """Return the text of an upright line, and its score."""
+    line = _engine()(pixels, use_det=False, use_cls=False, use_rec=True)
+    return (line.txts[0], float(line.scores[0])) if line.txts else ("", 0.0)
 
 
 @cache
 def _engine() -> Any:
-    from rapidocr import RapidOCR  # noqa: PLC0415 - it takes seconds, and most documents do not need it
+    os.environ[_NO_TELEMETRY] = "1"
+    import cv2  # noqa: PLC0415 - this and the next take seconds, and most documents do not need them
+    from rapidocr import RapidOCR  # noqa: PLC0415
 
+    cv2.setNumThreads(1)  # a fork has no threads of its parent's
     threads = {f"EngineConfig.onnxruntime.{kind}_op_num_threads": 1 for kind in ("intra", "inter")}
     return RapidOCR(params={"Global.log_level": "critical", "Global.text_score": 0.0, **threads})

@@ -10,28 +10,27 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
 
-import numpy as np
 import pypdfium2
 import pypdfium2.raw as pdfium
 
-from features.documents.extraction.documents.document import Cell, Document, Page
+from features.documents.extraction.documents.document import Document
 from features.documents.extraction.documents.formats import Format
 from features.documents.extraction.documents.limits import Limits, Progress
 from features.documents.extraction.documents.page_text import PageText, with_lines
+from features.documents.extraction.documents.paged_document import paged_document
 from features.documents.extraction.documents.readers import ocr
 from features.documents.extraction.documents.readers.pdf_page import read_page
-from features.documents.extraction.documents.reading_order.ordering import in_reading_order
-from features.documents.extraction.documents.runs import Runs
+from features.documents.extraction.documents.reading_order.ordering import try_reading_order
 from features.documents.extraction.errors import DocumentCode, DocumentError
 
 PARSER = f"pdf 3 pypdfium2 {version('pypdfium2')} {ocr.PARSER}"
 
-_BETWEEN_PAGES = "\n\n"
 _END_BYTES = 1 << 16
 _END = re.compile(rb"startxref\s+\d+")
 _FEW_CHARACTERS = 200  # a stamp or a footer on a scan has fewer, a page of text more
 _MOST_NOTES = 10  # of single pages
 _LARGE_PART = 0.5  # of a page
+_PIXELS_A_POINT = 200 / 72
 
 
 def read_pdf(content: bytes, limits: Limits, progress: Progress) -> Document:
@@ -47,7 +46,8 @@ def read_pdf(content: bytes, limits: Limits, progress: Progress) -> Document:
         read = [pages.read(number) for number in range(num_pages)]
         if len(pages.unreadable) == num_pages:
             raise pages.unreadable[0]
-        return _joined(read, limits, (*_notes_of_file(content, num_pages), *pages.notes()))
+        notes = (*_notes_of_file(content, num_pages), *pages.notes())
+        return paged_document(read, limits, format_name=Format.PDF, parser=PARSER, notes=notes)
 
 
 @contextmanager
@@ -75,48 +75,6 @@ def _is_cut(content: bytes) -> bool:
     return not _END.search(content[-_END_BYTES:])
 
 
-def _joined(pages: list[PageText], limits: Limits, notes: tuple[str, ...]) -> Document:
-    starts, start = [], 0
-    for number, page in enumerate(pages):
-        starts.append(start)
-        start += len(page.text) + len(_BETWEEN_PAGES)
-        if start > limits.max_characters:
-            message = f"the text has more than {limits.max_characters} characters; split the document"
-            raise DocumentError(DocumentCode.TOO_LARGE, message, number)
-    counts = [len(page.spans) for page in pages]
-    return Document(
-        text=_BETWEEN_PAGES.join(page.text for page in pages),
-        pages=tuple(
-            Page(start=start, end=start + len(page.text), width=page.width or None, height=page.height or None)
-            for start, page in zip(starts, pages, strict=True)
-        ),
-        runs=Runs(
-            np.concatenate([page.spans + start for start, page in zip(starts, pages, strict=True)]),
-            np.repeat(np.arange(len(pages), dtype=np.int32), counts),
-            boxes=np.concatenate([page.boxes for page in pages]),
-            ocr_scores=np.concatenate([page.ocr_scores for page in pages]),
-        ),
-        cells=_cells(pages, starts),
-        headings=(),
-        format=Format.PDF,
-        parser=PARSER,
-        notes=notes,
-    )
-
-
-def _cells(pages: list[PageText], starts: list[int]) -> tuple[Cell, ...]:
-    """Return the cells of all pages; tables are numbered over the whole document."""
-    cells: list[Cell] = []
-    num_tables = 0
-    for page, by in zip(pages, starts, strict=True):
-        cells += (
-            Cell(start=by + start, end=by + end, table=num_tables + table, row=row, column=column)
-            for start, end, table, row, column in page.cells
-        )
-        num_tables += max((table + 1 for _, _, table, _, _ in page.cells), default=0)
-    return tuple(cells)
-
-
 def _notes_of_file(content: bytes, num_pages: int) -> tuple[str, ...]:
     if not _is_cut(content):
         return ()
@@ -141,7 +99,10 @@ class _Pages:
         except DocumentError as error:
             self.unreadable.append(error)
             return PageText.empty()
-        page = self._in_reading_order(self._with_picture(page, number), number)
+        page = self._with_picture(page, number)
+        if (ordered := try_reading_order(page)) is None:
+            self._unordered.append(number)
+        page = ordered or page
         if not page.text.strip():
             self._empty.append(number)
         return page
@@ -160,15 +121,6 @@ class _Pages:
             notes.append(note if ocr.is_installed() else f"{note}; with the extra [ocr] pictures are read")
         return tuple(notes)
 
-    def _in_reading_order(self, page: PageText, number: int) -> PageText:
-        try:
-            return in_reading_order(page)
-        except MemoryError:
-            raise
-        except Exception:  # noqa: BLE001 - boxes are untrusted: no failure may cost more than the order of their page
-            self._unordered.append(number)
-            return page
-
     def _with_picture(self, page: PageText, number: int) -> PageText:
         """Return a page with the text of its picture, if it is a scan with hardly any text of its own."""
         if len(page.text.strip()) >= _FEW_CHARACTERS or not ocr.is_installed():
@@ -177,8 +129,14 @@ class _Pages:
         if not _is_picture(whole_page):
             return page
         self._progress.picture()
-        read = ocr.read_picture(whole_page)
+        read = _read_picture(whole_page)
         return page if read is None else with_lines(page, read)
+
+
+def _read_picture(page: pypdfium2.PdfPage) -> PageText | None:
+    scale = min(_PIXELS_A_POINT, ocr.MAX_SIDE_PIXELS / max(page.get_size()))
+    pixels = page.render(scale=scale).to_numpy()
+    return ocr.read_picture(pixels[:, :, :3], points_per_pixel=1 / scale)
 
 
 def _is_picture(page: pypdfium2.PdfPage) -> bool:

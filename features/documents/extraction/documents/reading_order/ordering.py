@@ -12,7 +12,7 @@ from features.documents.extraction.documents.reading_order.chunks import Floats,
 from features.documents.extraction.documents.reading_order.columns import blocks
 from features.documents.extraction.documents.reading_order.rewriting import Placement, rewritten
 from features.documents.extraction.documents.reading_order.rows import Lines, Table, rows_of
-from features.documents.extraction.documents.reading_order.upright import runs_across, upright
+from features.documents.extraction.documents.reading_order.upright import runs_across, straight, upright
 
 _SAME_LINE = 0.5
 """Of the median height: the middles of words in one line differ by less."""
@@ -34,7 +34,7 @@ def in_reading_order(page: PageText) -> PageText:
         return page
     if _RIGHT_TO_LEFT.search(page.text):
         return page
-    boxes = upright(page.boxes, turn=page.turn, width=page.width, height=page.height)
+    boxes = straight(upright(page.boxes, turn=page.turn, width=page.width, height=page.height), page.skew)
     if _is_in_order(boxes):
         return page
     parts = _parts(page, boxes)
@@ -42,6 +42,16 @@ def in_reading_order(page: PageText) -> PageText:
     if len(lines) == len(parts) and (np.concatenate(lines) == np.arange(len(boxes))).all():
         return page
     return rewritten(page, _placement(parts))
+
+
+def try_reading_order(page: PageText) -> PageText | None:
+    """Return a page in reading order; None where that fails."""
+    try:
+        return in_reading_order(page)
+    except MemoryError:
+        raise
+    except Exception:  # noqa: BLE001 - boxes are untrusted: no failure may cost more than the order of their page
+        return None
 
 
 def _is_in_order(boxes: Floats) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -18,6 +20,23 @@ def upright(boxes: Boxes, *, turn: int, width: float, height: float) -> Boxes:
         boxes = np.stack([height - y1, x0, height - y0, x1], 1)
         width, height = height, width
     return boxes
+
+
+def straight(boxes: Boxes, skew: float) -> Boxes:
+    """Return the boxes that words of an upright page have if their lines no longer descend by an angle in radians.
+
+    A box `[w, h]` turned by it has one of `[w cos + h sin, w sin + h cos]` around it.
+    """
+    if not skew:
+        return boxes
+    x0, y0, x1, y1 = boxes.T
+    cos, sin, size = math.cos(skew), math.sin(skew), math.cos(2 * skew)
+    x, y = (x0 + x1) / 2, (y0 + y1) / 2
+    x, y = x * cos + y * sin, y * cos - x * sin
+    widths, heights = x1 - x0, y1 - y0
+    half_width = np.maximum(widths * cos - heights * abs(sin), 0) / size / 2
+    half_height = np.maximum(heights * cos - widths * abs(sin), 0) / size / 2
+    return np.stack([x - half_width, y - half_height, x + half_width, y + half_height], 1)
 
 
 def quarter_turn(across: float, down: float) -> int:

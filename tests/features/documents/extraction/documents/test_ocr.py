@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
+import numpy as np
 import pypdfium2
 import pytest
+from PIL import Image
 
 from features.documents.extraction.documents.process.document_reader import DocumentReader
 from features.documents.extraction.errors import DocumentCode, DocumentError
@@ -24,13 +27,21 @@ def reader() -> Iterator[DocumentReader]:
         yield made
 
 
+def printed(words: tuple[Words, ...] = LINES) -> Image.Image:
+    """Return a picture of words on paper."""
+    pdf = pypdfium2.PdfDocument(write_pdf([PdfPage(words=words, width=WIDTH, height=HEIGHT)]))
+    return Image.fromarray(pdf[0].render(scale=2, grayscale=True).to_numpy())
+
+
+def page_with(picture: Image.Image, width: float = WIDTH) -> PdfPage:
+    """Return a page with a picture, `width` wide."""
+    pixels = tuple(row.tobytes() for row in np.asarray(picture))
+    height = picture.height * width / picture.width
+    return PdfPage(pictures=(Picture(x=0, y=0, width=width, height=height, pixels=pixels),), width=WIDTH, height=height)
+
+
 def scanned(width: float = WIDTH) -> PdfPage:
-    """Return a page with a picture of two lines, `width` wide."""
-    printed = write_pdf([PdfPage(words=LINES, width=WIDTH, height=HEIGHT)])
-    rows = pypdfium2.PdfDocument(printed)[0].render(scale=2, grayscale=True).to_numpy()
-    pixels = tuple(row.tobytes() for row in rows)
-    picture = Picture(x=0, y=0, width=width, height=HEIGHT * width / WIDTH, pixels=pixels)
-    return PdfPage(pictures=(picture,), width=WIDTH, height=HEIGHT)
+    return page_with(printed(), width)
 
 
 def test_a_scanned_page_is_read_line_by_line(reader: DocumentReader) -> None:
@@ -47,6 +58,34 @@ def test_a_scanned_page_is_read_line_by_line(reader: DocumentReader) -> None:
     assert first.box.x0 == pytest.approx(40, abs=4)
     assert 38 < first.box.y0 < 60 < first.box.y1 < 70
     assert {run.ocr_score for run in document.runs if run.page == 0} == {None}
+
+
+def test_the_process_that_forks_readers_has_one_thread(reader: DocumentReader) -> None:
+    assert reader.parsers
+    assert len([*Path(f"/proc/{reader.process_id}/task").iterdir()]) == 1
+
+
+ROWS = tuple(
+    Words(x=40, y=50 + 18 * row, text=f"Row {row} of the page has some words, and ends", size=12) for row in range(6)
+)
+
+
+@pytest.mark.parametrize("turn", [90, 180, 270])
+def test_a_turned_scan_is_read_from_its_first_line_on(reader: DocumentReader, turn: int) -> None:
+    document = reader.read(write_pdf([page_with(printed(ROWS).rotate(turn, expand=True, fillcolor=255))]), "a.pdf")
+    assert document.text.splitlines() == [words.text for words in ROWS]
+
+
+@pytest.mark.parametrize("skew", [-3, 3])
+def test_a_skewed_scan_is_read_line_by_line(reader: DocumentReader, skew: float) -> None:
+    cells = tuple(
+        Words(x=x, y=50 + 18 * row, text=text, size=12)
+        for row in range(6)
+        for x, text in ((40, f"Part {row} of many"), (280, f"{row + 10} euro"))
+    )
+    document = reader.read(write_pdf([page_with(printed(cells).rotate(skew, fillcolor=255))]), "a.pdf")
+    assert document.text.splitlines() == [f"Part {row} of many\t{row + 10} euro" for row in range(6)]
+    assert len(document.cells) == 12
 
 
 def test_a_small_picture_on_a_page_is_not_read(reader: DocumentReader) -> None:

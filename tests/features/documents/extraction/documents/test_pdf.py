@@ -222,7 +222,7 @@ def test_a_scan_with_a_stamp_is_read_by_ocr_beside_the_stamp(monkeypatch: pytest
     if not turn:
         lines.append(("RECElVED 2O26-O3-04, ACC0UNTS", Box(x0=298, y0=690, x1=500, y1=703)))
     monkeypatch.setattr(ocr, "is_installed", lambda: True)
-    monkeypatch.setattr(ocr, "read_picture", lambda _page: picture_of(*lines))
+    monkeypatch.setattr(ocr, "read_picture", lambda _pixels, **_: picture_of(*lines))
     scan = Picture(x=0, y=0, width=595, height=842)
     document = read(write_pdf([PdfPage(words=(stamp,), pictures=(scan,)), page("text " * 60)]))
     assert document.text.startswith("Invoice 4711\nTotal 7.00 euro\nRECEIVED 2026-03-04, ACCOUNTS PAYABLE\n\n")

@@ -17,8 +17,7 @@ from features.documents.extraction.documents.layout import layout
 from features.documents.extraction.documents.limits import Limits
 from features.documents.extraction.documents.page_text import PageText, with_lines
 from features.documents.extraction.documents.parsing import parse
-from features.documents.extraction.documents.readers import pdf
-from features.documents.extraction.documents.reading_order import rows
+from features.documents.extraction.documents.reading_order import ordering, rows
 from features.documents.extraction.documents.reading_order.ordering import in_reading_order
 from features.documents.extraction.documents.runs import Run
 from lab.extraction.page_layouts import held_out, usual
@@ -186,7 +185,7 @@ def test_a_failure_of_ordering_costs_only_the_order(monkeypatch: pytest.MonkeyPa
     def fail(page: PageText) -> PageText:
         raise IndexError(f"{len(page.spans)} words")
 
-    monkeypatch.setattr(pdf, "in_reading_order", fail)
+    monkeypatch.setattr(ordering, "in_reading_order", fail)
     document = parse(write_pdf([PdfPage(words=(Words(x=50, y=100, text="first second"),))]), "a.pdf", Limits())
     assert words_of(document) == ["first", "second"]
     (note,) = document.notes
