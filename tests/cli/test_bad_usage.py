@@ -15,19 +15,25 @@ import pytest
 from cli.data_dir import locked
 from cli.embedded.sockets import free_port
 
+pytestmark = pytest.mark.usefixtures("quick_processes")
+
 ROOT = Path(__file__).resolve().parents[2]
+REAL_PYTHON = sys.executable
+"""For what depends on the interpreter's start or end."""
 SERVER = {"TOKENMILL_BASE_URL": "http://127.0.0.1:1/v1", "TOKENMILL_API_KEY": "tm-none"}
 
 
 def tokenmill(*arguments: str | Path, **variables: str) -> tuple[int, str]:
     """Run the command as a user does, without Tokenmill's variables in the environment; return status and stderr."""
-    return run(arguments, variables, stdout=subprocess.PIPE)
+    return run(arguments, variables, python=sys.executable)
 
 
-def run(arguments: Sequence[str | Path], variables: Mapping[str, str], *, stdout: int) -> tuple[int, str]:
+def run(
+    arguments: Sequence[str | Path], variables: Mapping[str, str], *, python: str, stdout: int = subprocess.PIPE
+) -> tuple[int, str]:
     clean = {name: value for name, value in os.environ.items() if not name.startswith("TOKENMILL_")}
     done = subprocess.run(
-        [sys.executable, "-m", "cli.main", *map(str, arguments)],
+        [python, "-m", "cli.main", *map(str, arguments)],
         stdout=stdout, stderr=subprocess.PIPE, text=True, check=False, timeout=60, cwd=ROOT,
         env={**clean, **variables},
     )  # fmt: skip
@@ -65,13 +71,13 @@ def test_help_loads_nothing_heavy() -> None:
         "assert CliRunner().invoke(app, ['--help']).exit_code == 0; "
         "print(sorted({'torch', 'transformers', 'openai', 'sqlalchemy', 'celery', 'fastapi'} & set(sys.modules)))"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT)
+    done = subprocess.run([REAL_PYTHON, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT)
     assert done.stdout == "[]\n"
 
 
 def test_the_version_is_told() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "cli.main", "--version"], capture_output=True, text=True, check=True, cwd=ROOT
+        [REAL_PYTHON, "-m", "cli.main", "--version"], capture_output=True, text=True, check=True, cwd=ROOT
     )
     assert done.stdout == f"tokenmill {version('tokenmill')}, Python {sys.version.split()[0]}\n"
 
@@ -345,7 +351,7 @@ def test_metadata_without_a_value_is_refused(batch_file: Path) -> None:
 
 def test_a_full_disk_behind_the_output_is_one_sentence(tmp_path: Path) -> None:
     with open("/dev/full", "w") as full:
-        status, said = run(["--help"], {}, stdout=full.fileno())
+        status, said = run(["--help"], {}, python=REAL_PYTHON, stdout=full.fileno())
     assert status == 1
     assert said == "tokenmill: No space left on device: the output. Free space or grant access, then try again.\n"
 
@@ -381,7 +387,7 @@ def test_an_id_that_a_script_has_lost_is_refused(command: Sequence[str]) -> None
 
 
 def test_extract_is_shown_under_the_name_that_it_is_called_by() -> None:
-    status, said = tokenmill("extract", "a.pdf", COLUMNS="80")
+    status, said = run(("extract", "a.pdf"), {"COLUMNS": "80"}, python=REAL_PYTHON)
     assert status == 2
     assert "cli.main extract run [OPTIONS] {DOCS}...\n" in said
     assert "cli.main extract run --help' for help.\n" in said
