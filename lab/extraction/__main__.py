@@ -12,6 +12,7 @@ python -m lab.extraction long_documents [--documents 3] [--pages 300] [--seed 0]
 python -m lab.extraction made_up [--receipts 200] [--seed 0]
 python -m lab.extraction reading_order [--files 20] [--seed 0]
 python -m lab.extraction retrieval FILE [--model FOLDER] [--dtype float32] [--language english] [--num-threads 1]
+python -m lab.extraction simulated_answers [--layouts 40] [--papers 10] [--seed 0]
 python -m lab.extraction titled_sections FOLDER
 python -m lab.extraction uploads [--files 1204] [--bytes 2000] [--together 200]
 python -m lab.extraction wide [--documents 3] [--fields 369] [--max-tokens 384] [--seed 0] [options of extract]
@@ -26,7 +27,7 @@ from collections.abc import Sequence
 
 _PARTS = (
     *("alignment", "corpus", "documents", "embeddings", "fields", "first_records", "kills", "long_documents"),
-    *("made_up", "reading_order", "retrieval", "titled_sections", "uploads", "wide"),
+    *("made_up", "reading_order", "retrieval", "simulated_answers", "titled_sections", "uploads", "wide"),
 )
 """Modules, loaded on demand: two of them need torch, and the memory of documents is measured without it."""
 

@@ -51,7 +51,7 @@ def test_a_release_has_one_version_and_sums_and_is_the_same_again(clone: Path, t
         assert done.returncode == 0, done.stderr
     sums = (folders[0] / "SHA256SUMS").read_text()
     assert sums == (folders[1] / "SHA256SUMS").read_text()
-    listed = dict(reversed(line.split("  ")) for line in sums.splitlines())
+    listed = {line.split("  ")[1]: line.split("  ")[0] for line in sums.splitlines()}
     files = [path for path in folders[0].iterdir() if path.name != "SHA256SUMS"]
     assert listed == {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
     (version,) = {_version_of_wheel(*folders[0].glob("*.whl")), _version_of_chart(*folders[0].glob("*.tgz"))}
@@ -71,7 +71,7 @@ def _version_of_wheel(wheel: Path) -> str:
 def _version_of_chart(chart: Path) -> str:
     with tarfile.open(chart) as archive:
         found: Any = archive.extractfile("tokenmill/Chart.yaml")
-        lines = found.read().decode().splitlines()
+        lines: list[str] = found.read().decode().splitlines()
     return next(line.removeprefix("version: ") for line in lines if line.startswith("version: "))
 
 

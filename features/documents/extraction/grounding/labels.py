@@ -45,6 +45,11 @@ def stands_beside(span: Span, label: Label, text: str) -> bool | None:
     return _num_beside(span, label, text) > 0
 
 
+def is_in(label: Label, words: str) -> bool:
+    """Return whether a text has a word of a label."""
+    return _num_of(label, words) > 0
+
+
 def _num_beside(span: Span, label: Label, text: str) -> int:
     start = text.rfind("\n", 0, span.start) + 1
     before = text[start : span.start]

@@ -10,13 +10,14 @@ import json
 import math
 import zlib
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from features.documents.extraction.errors import ExtractionError
+from features.documents.extraction.scoring.captions import CaptionCounts
 from features.documents.extraction.scoring.features import Features
 from features.documents.extraction.scoring.regression import Isotonic, Logistic, fit_isotonic, fit_logistic
 from features.documents.extraction.scoring.score import HIGH_FROM, prior_score
@@ -59,11 +60,11 @@ class Part:
     threshold: float = HIGH_FROM
     """TARGET of the gold values from this score on are right; above 1 if no score suffices."""
 
-    def scores(self, features: Sequence[Features]) -> npt.NDArray[np.float64]:
+    def scores(self, features: Sequence[Features], captions: CaptionCounts) -> npt.NDArray[np.float64]:
         """Return a score for each."""
         if self.logistic is None:
             return np.array([prior_score(each) for each in features])
-        scores = self.logistic.predict(_vectors(features))
+        scores = self.logistic.predict(_vectors(features, [captions] * len(features)))
         return scores if self.isotonic is None else _in_order(self.isotonic.predict(scores), scores)
 
 
@@ -73,10 +74,11 @@ class Calibration:
 
     values: Part
     nulls: Part
+    captions: CaptionCounts = field(default_factory=CaptionCounts)
 
     def score(self, features: Features) -> float:
         """Return the calibrated score of one value."""
-        return float(self._part(features).scores([features])[0])
+        return float(self._part(features).scores([features], self.captions)[0])
 
     def threshold(self, features: Features) -> float:
         """Return the score from which on no review is needed."""
@@ -103,7 +105,11 @@ class Calibration:
         if not isinstance(names, list) or names != [name for name in NAMES if name in names]:
             raise ExtractionError("The calibration was made by another version. Calibrate again with the gold file.")
         try:
-            return cls(values=_part_of(content["values"], names), nulls=_part_of(content["nulls"], names))
+            return cls(
+                values=_part_of(content["values"], names),
+                nulls=_part_of(content["nulls"], names),
+                captions=_captions_of(content.get("captions", {})),
+            )
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise ExtractionError(
                 f"The calibration is damaged ({type(error).__name__}: {error}). Calibrate again with the gold file."
@@ -114,7 +120,10 @@ def fit(judged: Sequence[Judged], *, target: float = TARGET) -> Calibration:
     """Fit values and nulls separately; with too little gold a part keeps its prior score and HIGH_FROM."""
     values = [each for each in judged if not each.features.is_null]
     nulls = [each for each in judged if each.features.is_null]
-    return Calibration(values=_fit_part(values, target), nulls=_fit_part(nulls, target))
+    captions = _Captions(values)
+    return Calibration(
+        values=_fit_part(values, target, captions), nulls=_fit_part(nulls, target, captions), captions=captions.all
+    )
 
 
 def threshold_for(scores: Sequence[float], is_right: Sequence[bool], target: float) -> float:
@@ -131,12 +140,28 @@ def threshold_for(scores: Sequence[float], is_right: Sequence[bool], target: flo
     return float(ordered[enough[-1]]) if len(enough) else 1.01
 
 
-def _fit_part(judged: Sequence[Judged], target: float) -> Part:
+class _Captions:
+    """The captions of gold, for each document those of the others: its own would give the answers away."""
+
+    def __init__(self, values: Sequence[Judged]) -> None:
+        self.all = CaptionCounts.of((each.features.caption, each.is_right) for each in values)
+        by_document: dict[str, list[tuple[str | None, bool]]] = {}
+        for each in values:
+            by_document.setdefault(each.document, []).append((each.features.caption, each.is_right))
+        self._own = {document: CaptionCounts.of(own) for document, own in by_document.items()}
+
+    def without(self, document: str) -> CaptionCounts:
+        """Return the captions of the other documents."""
+        own = self._own.get(document)
+        return self.all if own is None else self.all.without(own)
+
+
+def _fit_part(judged: Sequence[Judged], target: float, captions: _Captions) -> Part:
     wrong = sum(not each.is_right for each in judged)
     if len(judged) < MIN_GOLD or wrong < MIN_WRONG or wrong > len(judged) - MIN_WRONG:
         return Part(num_gold=len(judged))
     is_right = np.array([each.is_right for each in judged], dtype=np.float64)
-    vectors = _vectors([each.features for each in judged])
+    vectors = _vectors([each.features for each in judged], [captions.without(each.document) for each in judged])
     unseen = _unseen_scores(vectors, is_right, [each.document for each in judged])
     isotonic = fit_isotonic(unseen, is_right) if len(judged) >= ISOTONIC_FROM else None
     scores = unseen if isotonic is None else _in_order(isotonic.predict(unseen), unseen)
@@ -171,8 +196,15 @@ def _in_order(pooled: Vectors, scores: Vectors) -> Vectors:
     return pooled + _OF_ORDER * (scores - pooled)
 
 
-def _vectors(features: Sequence[Features]) -> Vectors:
-    return np.array([vector(each) for each in features], dtype=np.float64).reshape(len(features), len(NAMES))
+def _vectors(features: Sequence[Features], captions: Sequence[CaptionCounts]) -> Vectors:
+    rows = [vector(each, own) for each, own in zip(features, captions, strict=True)]
+    return np.array(rows, dtype=np.float64).reshape(len(features), len(NAMES))
+
+
+def _captions_of(content: dict[str, Any]) -> CaptionCounts:
+    """Return counts of captions. Raises TypeError or ValueError for invalid content."""
+    counts = [{str(name): int(count) for name, count in content.get(side, {}).items()} for side in ("right", "wrong")]
+    return CaptionCounts(*counts)
 
 
 def _part_of(content: dict[str, Any], names: Sequence[str]) -> Part:

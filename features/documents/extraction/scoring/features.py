@@ -8,16 +8,20 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import islice
 from typing import Any
 
+from features.documents.extraction.fields.paths import ITEM
 from features.documents.extraction.fields.values import normal_text
 from features.documents.extraction.fields.writing import Meaning, meaning_of
 from features.documents.extraction.grounding.align import Sought, ground
-from features.documents.extraction.grounding.spans import Status
+from features.documents.extraction.grounding.labels import is_in, label_of
+from features.documents.extraction.grounding.spans import Span, Status
 from features.documents.extraction.passes.covering import Covered, CoveredReading
 from features.documents.extraction.passes.findings import Agreement, ValueLogprobs
 from features.documents.extraction.passes.merging import Merged
 from features.documents.extraction.passes.validators import Violation
+from features.documents.extraction.scoring.captions import MOST_UNCLAIMED, Captions, Unclaimed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +60,14 @@ class Features:
     """Lowest OCR score of the value's words; None if nothing was read from an image."""
     retrieval_rank: int | None = None
     """Rank of the passage it was found in, from 0; None if the whole document was read."""
+    shares_place: bool | None = None
+    """Whether each of its places is that of another field's value, too."""
+    caption: str | None = None
+    """Its field and the words before it: `total: amount due`."""
+    unclaimed: tuple[str, ...] = ()
+    """For null, its field and the words before each value of its kind that no field has."""
+    label_unclaimed: bool | None = None
+    """For null, whether words of its field stand before one of these; None where the document has them nowhere."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the known features, as a record keeps them for calibration."""
@@ -76,6 +88,7 @@ class Features:
                 "covered": None if covered is None else Covered(covered),
                 "logprobs": None if logprobs is None else ValueLogprobs(**logprobs),
                 "violations": tuple(known.get("violations", ())),
+                "unclaimed": tuple(known.get("unclaimed", ())),
             }
         )
 
@@ -89,11 +102,18 @@ def features_of(
     covered: CoveredReading | None = None,
     ocr_scores: Sequence[float] = (),
     retrieval_rank: int | None = None,
+    claimed: Sequence[Span] = (),
+    captions: Captions | None = None,
+    free: Sequence[Unclaimed] = (),
 ) -> Features:
-    """Return the features of a merged entry, whose spans refer to `text`."""
+    """Return the features of a merged entry, whose spans refer to `text`, as do `claimed`, the spans of other fields.
+
+    `captions` are those of the text, made here if left out; `free` are its values that no field has.
+    """
     chosen = entry.candidates[0]
     is_null = entry.value in (None, [])
     num_findings = sum(len(candidate.findings) for candidate in entry.candidates)
+    left = _unclaimed(entry, free) if is_null else ()
     return Features(
         is_null=is_null,
         status=chosen.best.grounding.status if entry.leaf.ground and not is_null else _status_of_null(entry),
@@ -113,7 +133,33 @@ def features_of(
         logprobs=chosen.best.logprobs,
         ocr_score=min(ocr_scores, default=None),
         retrieval_rank=retrieval_rank,
+        shares_place=_shares_place(entry, claimed),
+        caption=_caption(entry, Captions(text) if captions is None else captions),
+        unclaimed=left,
+        label_unclaimed=any(is_in(label_of(entry.leaf), each.partition(": ")[2]) for each in left) if left else None,
     )
+
+
+def _shares_place(entry: Merged, claimed: Sequence[Span]) -> bool | None:
+    spans = entry.candidates[0].spans
+    if entry.value is None or not spans or ITEM in entry.leaf.path:
+        return None
+    return all(any(span.overlaps(other) for other in claimed) for span in spans)
+
+
+def _caption(entry: Merged, captions: Captions) -> str | None:
+    spans = entry.candidates[0].spans
+    if entry.value is None or not spans or ITEM in entry.leaf.path:
+        return None
+    words = captions.before(spans[0])
+    return None if words is None else f"{entry.leaf.name}: {words}"
+
+
+def _unclaimed(entry: Merged, free: Sequence[Unclaimed]) -> tuple[str, ...]:
+    if ITEM in entry.leaf.path or not entry.leaf.ground:
+        return ()
+    found = dict.fromkeys(each.caption for each in free if entry.leaf.kind in each.kinds)
+    return tuple(f"{entry.leaf.name}: {caption}" for caption in islice(found, MOST_UNCLAIMED))
 
 
 def _status_of_null(entry: Merged) -> Status | None:

@@ -17,6 +17,7 @@ from features.documents.extraction.passes.merging import Candidate, Merged, reco
 from features.documents.extraction.passes.validators import Violation, violations
 from features.documents.extraction.passes.withholding import withhold
 from features.documents.extraction.scoring.calibration import Calibration
+from features.documents.extraction.scoring.captions import Captions
 from features.documents.extraction.scoring.evidence import evidence_of, ocr_scores
 from features.documents.extraction.scoring.features import features_of
 from features.documents.extraction.scoring.rivals import Rival, rivals_of
@@ -55,6 +56,9 @@ def done_record(
     fields, missing = record(schema, merged), unanswered or {}
     against = violations(schema, fields)
     evidence = []
+    claims = [(entry, entry.candidates[0].spans) for entry in merged if entry.value is not None]
+    captions = Captions(document.text)
+    free = captions.unclaimed(span for _, spans in claims for span in spans)
     for entry, left_out in (*_as_said(merged, missing), *_left_out(schema, fields, merged, missing)):
         spans = entry.candidates[0].spans
         rivals, behind = rivals_of(entry, document.text), (covered or {}).get(entry.place)
@@ -66,6 +70,14 @@ def done_record(
             covered=behind,
             ocr_scores=ocr_scores(spans, document),
             retrieval_rank=_rank(spans[0].start, retrieval_ranks) if spans and retrieval_ranks else None,
+            claimed=[
+                span
+                for other, own in claims
+                if other.place != entry.place and ITEM not in other.leaf.path
+                for span in own
+            ],
+            captions=captions,
+            free=free,
         )
         score = None if calibration is None else calibration.score(features)
         threshold = HIGH_FROM if calibration is None else calibration.threshold(features)

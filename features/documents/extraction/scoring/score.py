@@ -60,6 +60,8 @@ _CONFLICT = -3.0
 """If all other findings disagree."""
 _VIOLATION = -2.5
 _RIVAL = -2.5
+_SHARED_PLACE = -1.0
+_LABEL_UNCLAIMED = -1.0
 _COVERED_OTHER = -2.5
 """If the model is sure of another value."""
 _SURE_MEAN = 0.4
@@ -134,9 +136,7 @@ def _parts(features: Features) -> Iterator[tuple[float, str]]:
     for violation in features.violations:
         yield _VIOLATION, violation
     if features.is_null:
-        yield _NULL, ""
-        if features.status is Status.NONE:
-            yield _WITHHELD
+        yield from _null_parts(features)
         return
     yield _STATUS[features.status]
     yield _AGREEMENT[features.agreement]
@@ -149,6 +149,8 @@ def _parts(features: Features) -> Iterator[tuple[float, str]]:
         yield _LABEL_ELSEWHERE, "the words of its field stand elsewhere in the document"
     if features.num_candidates > 1:
         yield _CONFLICT * (1 - features.vote_share), f"{features.num_candidates} values were found"
+    if features.shares_place:
+        yield _SHARED_PLACE, "another field has the value at the same place"
     if features.num_rivals:
         yield _RIVAL, "the document has another value, too"
     if features.covered is Covered.OTHER:
@@ -158,6 +160,14 @@ def _parts(features: Features) -> Iterator[tuple[float, str]]:
         yield _PER_OCR_SHARE * (features.ocr_score - _OCR_FROM), "it was hard to read in the image"
     if features.retrieval_rank is not None:
         yield _PER_RANK * features.retrieval_rank, ""
+
+
+def _null_parts(features: Features) -> Iterator[tuple[float, str]]:
+    yield _NULL, ""
+    if features.status is Status.NONE:
+        yield _WITHHELD
+    if features.label_unclaimed:
+        yield _LABEL_UNCLAIMED, "words of its field stand before a value that no field has"
 
 
 def _logprob_parts(features: Features) -> Iterator[tuple[float, str]]:

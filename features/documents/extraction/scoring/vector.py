@@ -8,6 +8,7 @@ from features.documents.extraction.fields.writing import Meaning
 from features.documents.extraction.grounding.spans import Status
 from features.documents.extraction.passes.covering import Covered
 from features.documents.extraction.passes.findings import Agreement
+from features.documents.extraction.scoring.captions import CaptionCounts
 from features.documents.extraction.scoring.features import Features
 from features.documents.extraction.scoring.score import prior_log_odds
 
@@ -19,6 +20,7 @@ NAMES = (
     *("covered_nothing", "covered_same", "covered_other", "covered_other_chance", "covered_null_chance"),
     *("has_ocr", "ocr_score", "retrieval_rank"),
     *("label_beside", "label_elsewhere", "open_meaning", "contradicted_meaning"),
+    *("shares_place", "has_caption", "caption_share", "label_unclaimed", "unclaimed_share"),
 )
 """In the order of a vector."""
 
@@ -27,8 +29,10 @@ _MOST_MARGIN = 10.0
 _MOST_RIVALS = 2
 
 
-def vector(features: Features) -> list[float]:
-    """Return the numbers in the order of NAMES."""
+def vector(features: Features, captions: CaptionCounts = CaptionCounts()) -> list[float]:  # noqa: B008 - it is frozen
+    """Return the numbers in the order of NAMES; `captions` are those of gold, of other documents than this value's."""
+    share = captions.share(features.caption)
+    unclaimed = [captions.share(each) or 0.0 for each in features.unclaimed]
     logprobs = features.logprobs
     chance = 1.0 if features.covered_chance is None else features.covered_chance
     margin = 0.0 if logprobs is None or logprobs.margin is None else logprobs.margin
@@ -61,4 +65,9 @@ def vector(features: Features) -> list[float]:
         float(features.label_stands is False),
         float(features.meaning is Meaning.OPEN),
         float(features.meaning is Meaning.CONTRADICTED),
+        float(features.shares_place is True),
+        float(share is not None),
+        0.0 if share is None else share,
+        float(features.label_unclaimed is True),
+        max(unclaimed, default=0.0),
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -25,6 +26,7 @@ from features.documents.extraction.passes.merging import Candidate, Merged
 from features.documents.extraction.passes.validators import Violation
 from features.documents.extraction.scoring import calibration as calibration_module
 from features.documents.extraction.scoring.calibration import Calibration, Judged, fit, threshold_for
+from features.documents.extraction.scoring.captions import Captions
 from features.documents.extraction.scoring.evidence import evidence_of, ocr_scores
 from features.documents.extraction.scoring.features import Features, features_of
 from features.documents.extraction.scoring.regression import fit_isotonic, fit_logistic
@@ -66,6 +68,7 @@ def entry(value: object, quote: str | None, path: Path = ("total",)) -> Merged:
         ({"logprobs": ValueLogprobs(mean=-1.0, minimum=-3.0)}, "the model was unsure"),
         ({"meaning": Meaning.OPEN}, "another reading"),
         ({"meaning": Meaning.CONTRADICTED}, "another value"),
+        ({"shares_place": True}, "another field"),
     ],
 )
 def test_what_speaks_against_a_value_lowers_its_score_and_is_told(changes: dict[str, object], reason: str) -> None:
@@ -92,6 +95,44 @@ def test_features_tell_whether_the_value_stands_in_its_quote() -> None:
     assert features_of(entry(118.0, "total 119.00 EUR"), TEXT).stands_in_quote is False
     nowhere = features_of(entry(118.0, None), TEXT)
     assert (nowhere.stands_in_quote, nowhere.status) == (None, Status.NONE)
+
+
+def test_a_place_of_another_field_is_shared_unless_the_value_has_a_place_of_its_own() -> None:
+    total = entry(119.0, "total 119.00")
+    assert features_of(total, TEXT).shares_place is False
+    assert features_of(total, TEXT, claimed=[Span(14, 26)]).shares_place is True
+    assert features_of(entry(119.0, None), TEXT, claimed=[Span(0, 40)]).shares_place is None
+
+
+def test_null_notes_values_of_its_kind_that_no_field_has() -> None:
+    text = "Total: 119.00\nTax: 19.00\nDue: 4 May 2024"
+    free = features_of(entry(None, None), text, free=Captions(text).unclaimed([]))
+    assert (free.unclaimed, free.label_unclaimed) == (("total: total", "total: tax", "total: due"), True)
+    taken = features_of(entry(None, None), text, free=Captions(text).unclaimed([Span(7, 13), Span(30, 41)]))
+    assert (taken.unclaimed, taken.label_unclaimed) == (("total: tax",), False)
+    assert features_of(entry(None, None), "nothing here").label_unclaimed is None
+    assert prior_score(free) < prior_score(taken)
+
+
+def captioned(caption_of: Callable[[int], str]) -> list[Judged]:
+    """Return values of 80 documents, every other one right."""
+    return [
+        Judged(features=sure(caption=caption_of(number)), is_right=bool(number % 2), document=str(number))
+        for number in range(80)
+    ]
+
+
+def test_captions_of_gold_speak_for_and_against_values_of_other_documents() -> None:
+    learned = fit(captioned(lambda number: "total: due" if number % 2 else "total: net"))
+    known, wrong, other = (learned.score(sure(caption=f"total: {words}")) for words in ("due", "net", "new"))
+    assert (known > 0.9, wrong < 0.1, known > other) == (True, True, True)
+    assert Calibration.from_json(learned.to_json()) == learned
+
+
+def test_a_caption_that_one_document_alone_has_says_nothing_of_it() -> None:
+    learned = fit(captioned(lambda number: f"total: {number}"))
+    right, wrong = (learned.score(sure(caption=f"total: {number}")) for number in (1, 2))
+    assert right == pytest.approx(wrong, abs=0.2)
 
 
 def test_only_the_violations_of_a_value_are_its_own() -> None:
@@ -322,6 +363,8 @@ def test_evidence_has_the_page_and_the_box_of_each_place() -> None:
         {"violations": ("no day",), "ocr_score": 0.5, "retrieval_rank": 0},
         {"covered": Covered.OTHER, "covered_chance": 0.5},
         {"meaning": Meaning.OPEN},
+        {"shares_place": True, "caption": "total: due"},
+        {"is_null": True, "unclaimed": ("total: due", "total: net"), "label_unclaimed": False},
     ],
 )
 def test_features_are_the_same_after_they_were_stored(changes: dict[str, object]) -> None:

@@ -1,0 +1,1 @@
+"""Simulated papers, and answers about them as models err."""
