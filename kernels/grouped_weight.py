@@ -82,6 +82,10 @@ class GroupedWeight:
         minima = None if self.minima is None else change(self.minima)
         return replace(self, numbers=change(self.numbers), scales=change(self.scales), minima=minima)
 
+    def to(self, device: torch.device) -> GroupedWeight:
+        """Return the weight on a device, each part contiguous."""
+        return self.rows(lambda part: part.to(device).contiguous())
+
     def widened(self) -> Tensor:
         """Return the weight in fp32, `[out, in]`: the twin of the compiled code."""
         numbers = self.numbers

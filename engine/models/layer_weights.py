@@ -1,4 +1,4 @@
-"""Read a decoder's weights onto its device, as the layers that multiply them: packed where the CPU can keep them so."""
+"""Read a decoder's weights onto its device, as the layers that multiply them: packed where it can keep them so."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class WeightReader:
         `has_steps`: see `WeightShape`.
         """
         self._weights, self._config, self._dtype, self._device = weights, config, dtype, device
-        self._stays_packed = device.type == "cpu" and isinstance(weights, Checkpoint) and stays_packed(dtype)
+        self._stays_packed = isinstance(weights, Checkpoint) and stays_packed(dtype, device.type)
         is_bare = isinstance(weights, Checkpoint) and "embed_tokens.weight" in weights
         self._prefix = (
             "" if is_bare else "model."
@@ -96,7 +96,7 @@ class WeightReader:
             return PackedLinear(self._whole(joined), bias, product=product)
         assert isinstance(self._weights, Checkpoint), "random weights have no layout"
         weights = [self._weights.read_grouped(f"{name}.weight", (width, joined.depth)) for name, width in joined.parts]
-        return GroupedLinear(join(weights), bias, dtype=self._dtype, product=product)
+        return GroupedLinear(join(weights).to(self._device), bias, dtype=self._dtype, product=product)
 
     def rows(self, joined: Joined) -> Callable[[Tensor], Tensor]:
         """Return a function that reads rows of a weight that no layer multiplies."""

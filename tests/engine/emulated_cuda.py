@@ -21,9 +21,13 @@ from torch.utils._pytree import tree_iter, tree_map
 
 from kernels import draw_tokens, rms_norm, rope, rope_and_write_kv, silu_mul, token_mask, write_kv
 from kernels.gpu import attention as paged_attention_triton
+from kernels.gpu import grouped_linear as grouped_linear_triton
 from kernels.gpu.backend import launch
 
-LAUNCHING = (draw_tokens, paged_attention_triton, rms_norm, rope, rope_and_write_kv, silu_mul, token_mask, write_kv)
+LAUNCHING = (
+    *(draw_tokens, grouped_linear_triton, paged_attention_triton, rms_norm, rope, rope_and_write_kv),
+    *(silu_mul, token_mask, write_kv),
+)
 """The modules that launch kernels."""
 
 DEVICE = torch.device("cuda", 0)

@@ -15,6 +15,7 @@ from unittest import mock
 import numpy as np
 import numpy.typing as npt
 import pytest
+import torch
 from torch import Tensor
 
 from engine import LLM
@@ -25,8 +26,11 @@ from engine.models.step_model import KvCache, StepTensors
 from engine.params import SamplingParams
 from engine.scheduling.swap import SwapRule
 from engine.structured import StructuredOutput
+from kernels.grouped_linear import GroupedLinear
+from kernels.grouped_weight import Layout, filled
 from tests.engine.broken_models import POISON, poisoned
-from tests.engine.builders import KINDS, make_engine, new_request, run_all, run_to_end
+from tests.engine.builders import KINDS, make_engine, new_request, run_all, run_to_end, runner_of
+from tests.engine.quantized.checkpoints import FORMATS, quantize
 from tests.engine.tiny_models import THROUGH_TRANSFORMERS, VARIANTS, TinyModel, certain_answers, save_tiny
 from tests.kernels.patched_language import language_patched_once
 
@@ -66,7 +70,11 @@ def device() -> Iterator[EmulatedCuda]:
 
 def make_small(path: Path, settings: dict[str, Any], *, num_layers: int = NUM_LAYERS) -> TinyModel:
     """Make a small model and ask transformers. Never on the device: there each of torch's functions takes longer."""
-    model = save_tiny(path, {**settings, "num_hidden_layers": num_layers})
+    return asked(path, save_tiny(path, {**settings, "num_hidden_layers": num_layers}))
+
+
+def asked(path: Path, model: Any) -> TinyModel:
+    """Return the model of a folder with transformers' answers."""
     numbers = random.Random(3)
     prompts = [[numbers.randrange(3, 256) for _ in range(length)] for length in PROMPT_LENGTHS]
     expected = certain_answers(model, prompts, [6] * len(prompts))
@@ -95,6 +103,15 @@ def mistral(tmp_path_factory: pytest.TempPathFactory) -> TinyModel:
 
 
 @pytest.fixture(scope="module")
+def packed_llama(tmp_path_factory: pytest.TempPathFactory) -> TinyModel:
+    """Of 4-bit weights with zeros, which stay packed."""
+    path = tmp_path_factory.mktemp("packed")
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "num_key_value_heads": 2}
+    save_tiny(path, {**VARIANTS["llama-gqa"], **sizes, "head_dim": 16, "num_hidden_layers": 1})
+    return asked(path, quantize(path, FORMATS["awq"]))
+
+
+@pytest.fixture(scope="module")
 def gpt2(tmp_path_factory: pytest.TempPathFactory) -> TinyModel:
     return make_small(tmp_path_factory.mktemp("gpt2"), THROUGH_TRANSFORMERS["gpt2"])
 
@@ -105,6 +122,28 @@ def test_the_device_gives_the_tokens_of_transformers(qwen3: TinyModel, device: E
     assert run_all(engine, qwen3) == qwen3.expected
     assert (engine.info.device, engine.info.num_kv_blocks) == ("cuda", 60)
     assert device.waits == [], "only reading the samples may make the host wait"
+
+
+def test_packed_weights_are_multiplied_on_the_device_as_they_are(packed_llama: TinyModel, device: EmulatedCuda) -> None:
+    engine = make_engine(packed_llama, **SMALL)
+    decoder = runner_of(engine)._model
+    assert isinstance(decoder, Decoder)
+    assert {type(linear) for layer in decoder._layers for linear in layer.linears} == {GroupedLinear}
+    device.waits.clear()
+    assert run_all(engine, packed_llama) == packed_llama.expected
+    assert device.waits == []
+
+
+def test_rows_of_a_packed_weight_are_read_without_a_wait(device: EmulatedCuda) -> None:
+    weight, ids = filled(Layout(bits=4, scale_bytes=2, has_minima=True), (9, 64)), torch.tensor([8, 0, 8])
+    linear = GroupedLinear(weight.to(DEVICE), None, dtype=torch.float16)
+    on_device = ids.to(DEVICE)
+    device.waits.clear()
+    rows = linear.rows(on_device)
+    assert is_on_device(rows)
+    assert not linear.is_compiled
+    assert device.waits == []
+    assert torch.equal(rows.cpu(), weight.widened()[ids].half())
 
 
 def test_without_overlap_and_graphs_it_does_too(mistral: TinyModel, device: EmulatedCuda) -> None:

@@ -17,6 +17,9 @@ import triton.language as tl
 from kernels.draw_tokens import draw_tokens_reference, draw_tokens_triton
 from kernels.gpu import attention as attention_kernels
 from kernels.gpu.attention import AttentionConfig, paged_attention_triton
+from kernels.gpu.grouped_linear import grouped_linear_triton
+from kernels.grouped_linear import grouped_linear_reference
+from kernels.grouped_weight import GroupedWeight, Layout
 from kernels.paged_attention import paged_attention_reference
 from kernels.rms_norm import add_rms_norm_reference, add_rms_norm_triton, rms_norm_reference, rms_norm_triton
 from kernels.rope import rope_reference, rope_triton
@@ -24,6 +27,7 @@ from kernels.rope_and_write_kv import rope_and_write_kv_reference, rope_and_writ
 from kernels.silu_mul import silu_mul_reference, silu_mul_triton
 from kernels.token_mask import apply_token_mask_reference, apply_token_mask_triton
 from kernels.write_kv import write_kv_reference, write_kv_triton
+from tests.kernels.cpu.grouped_weights import LAYOUTS, SHARED, SPLIT, random_weight
 from tests.kernels.patched_language import language_patched_once
 
 # Triton 3.6's interpreter makes an int of a 1-element array: numpy 2.3 warns of that, and numpy 2.4 refuses it.
@@ -155,6 +159,40 @@ def test_rope_and_write_kv_equals_the_two_ops(layer_case: Any, head_dim: int, ro
         run(one.query, one.key, one.value, one.cos_sin, one.cache, one.step)
     for actual, wanted in zip(case.written, expected.written, strict=True):
         close(actual.to(dtype), wanted.to(dtype))
+
+
+def check_product(x: torch.Tensor, weight: GroupedWeight, bias: torch.Tensor | None) -> None:
+    """Compare with the exact product of the widened weight: each sum may err by a few roundings of its parts' sizes."""
+    actual = grouped_linear_triton(x, weight, bias, dtype=torch.float32)
+    whole, added = weight.widened().to(x.dtype).double(), torch.zeros(()) if bias is None else bias.double()
+    expected, sizes = x.double() @ whole.T + added, x.double().abs() @ whole.abs().T + added.abs()
+    assert bool(((actual - expected).abs() <= 2e-6 * sizes).all())
+    twin = grouped_linear_reference(x, weight, bias, dtype=torch.float32)
+    assert bool(((twin - expected).abs() <= 2e-6 * sizes).all())
+    assert torch.equal(grouped_linear_triton(x, weight, bias, dtype=x.dtype), actual.to(x.dtype))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("layout", [*LAYOUTS, *SHARED, *SPLIT], ids=str)
+def test_a_packed_weight_is_multiplied_like_the_widened_one(layout: Layout, dtype: torch.dtype) -> None:
+    weight, x = random_weight(layout, 41, 384), torch.randn(5, 384)
+    check_product(x.to(dtype), weight, torch.randn(41).to(dtype))
+
+
+@pytest.mark.parametrize("layout", [LAYOUTS[0], LAYOUTS[-1], SPLIT[-1]], ids=str)
+@pytest.mark.parametrize(
+    ("rows", "width", "depth"), [(1, 1, 32), (17, 33, 96), (70, 130, 160), (130, 64, 64), (0, 5, 32)]
+)
+def test_a_packed_weight_of_any_shape_is_multiplied(layout: Layout, rows: int, width: int, depth: int) -> None:
+    weight, merged = random_weight(layout, width, depth), torch.randn(rows, depth + 3)
+    check_product(merged[:, 3:].half(), weight, None)
+
+
+def test_a_packed_weights_numbers_are_rounded_once_to_the_dtype_of_rows() -> None:
+    weight = random_weight(LAYOUTS[-1], 40, 96)
+    ones = torch.eye(96).half()  # each product is one number of the weight
+    product = grouped_linear_triton(ones, weight, None, dtype=torch.float32)
+    assert torch.equal(product, weight.widened().half().float().T)
 
 
 DECODES = [(1, 1), (1, 5), (1, 13), (1, 4)]

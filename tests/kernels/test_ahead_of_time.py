@@ -1,7 +1,8 @@
 """Compile every Triton kernel for sm_80 and sm_90, as the host functions launch it; this needs no GPU.
 
-A recorder stands in for each kernel, so what is compiled is what the host function would have launched: the dtypes, the
-constants, the warps and stages, and the same facts about divisibility that Triton's launcher would have found.
+That of packed weights is compiled for sm_100, too. A recorder stands in for each kernel, so what is compiled is what
+the host function would have launched: the dtypes, the constants, the warps and stages, and the same facts about
+divisibility that Triton's launcher would have found.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from typing import Any
 
 import pytest
 import torch
+
+from kernels.grouped_weight import Layout, filled
 
 pytestmark = [
     pytest.mark.comparison,
@@ -24,8 +27,13 @@ POINTERS = {
     torch.bfloat16: "*bf16",
     torch.int32: "*i32",
     torch.int64: "*i64",
+    torch.uint8: "*u8",
 }
-SHARED_BYTES = {80: 163 * 1024, 90: 227 * 1024}  # per block, CUDA programming guide, table of compute capabilities
+SHARED_BYTES = {
+    80: 163 * 1024,
+    90: 227 * 1024,
+    100: 227 * 1024,
+}  # per block, CUDA programming guide, table of compute capabilities
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
 
 
@@ -151,6 +159,30 @@ def test_the_rope_and_cache_kernels_compile(
     rope_and_write_kv.rope_and_write_kv_triton(case.query, case.key, case.value, case.cos_sin, case.cache, case.step)
     for recorder in (turn, write, both):
         check(recorder, capability)
+
+
+PACKED = [
+    Layout(bits=4, scale_bytes=2, has_minima=False),
+    Layout(bits=4, scale_bytes=4, has_minima=True, scaled=128),
+    Layout(bits=8, scale_bytes=4, has_minima=False, scaled=16),
+    Layout(bits=8, scale_bytes=2, has_minima=True, scaled=4096),
+]
+
+
+@pytest.mark.parametrize("packed_capability", [80, 90, 100], ids=["sm80", "sm90", "sm100"])
+@pytest.mark.parametrize("layout", PACKED, ids=str)
+def test_the_kernel_of_packed_weights_compiles(
+    monkeypatch: pytest.MonkeyPatch, packed_capability: int, layout: Layout
+) -> None:
+    from kernels.gpu import grouped_linear
+
+    kernel = record(monkeypatch, grouped_linear, "_grouped_linear_kernel")
+    weight, bias = filled(layout, (512, 4096)), torch.zeros(512, dtype=BF16)
+    launched = [(1, BF16), (64, BF16), (300, BF16), (64, FP32)] if layout == PACKED[0] else [(1, FP16), (300, FP16)]
+    for rows, dtype in launched:
+        x = torch.zeros(rows, 4096, dtype=dtype)
+        grouped_linear.grouped_linear_triton(x, weight, bias if dtype is BF16 else None, dtype=dtype)
+    check(kernel, packed_capability, launches=len(launched))
 
 
 # dtype, heads, KV heads, head_dim, window, (query_len, context_len) of the batch

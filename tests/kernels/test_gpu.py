@@ -9,6 +9,8 @@ import pytest
 import torch
 
 from kernels.draw_tokens import draw_tokens, draw_tokens_reference
+from kernels.grouped_linear import GroupedLinear, grouped_linear, grouped_linear_reference
+from kernels.grouped_weight import Layout
 from kernels.packed_linear import PackedLinear, Product
 from kernels.paged_attention import paged_attention, paged_attention_reference
 from kernels.rms_norm import add_rms_norm, add_rms_norm_reference, rms_norm, rms_norm_reference
@@ -17,6 +19,7 @@ from kernels.rope_and_write_kv import rope_and_write_kv, rope_and_write_kv_refer
 from kernels.silu_mul import silu_mul, silu_mul_reference
 from kernels.token_mask import apply_token_mask, apply_token_mask_reference
 from kernels.write_kv import write_kv, write_kv_reference
+from tests.kernels.cpu.grouped_weights import LAYOUTS, SHARED, SPLIT, random_weight
 
 pytestmark = [
     pytest.mark.gpu,
@@ -184,6 +187,19 @@ def test_a_captured_decode_serves_other_lengths_and_tables(attention_case: Any) 
     captured.step.context_lens.copy_(other.step.context_lens)
     graph.replay()
     close(out, other.run(paged_attention_reference))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("layout", [*LAYOUTS, *SHARED, *SPLIT], ids=str)
+@pytest.mark.parametrize("rows", [1, 40, 300])
+def test_a_packed_weight_is_multiplied_as_it_is(layout: Layout, rows: int, dtype: torch.dtype) -> None:
+    weight = random_weight(layout, 1000, 384).to(torch.device("cuda"))
+    x, bias = randn(rows, 384, dtype=dtype), randn(1000, dtype=dtype)
+    expected = grouped_linear_reference(x, weight, bias, dtype=torch.float32)
+    close(grouped_linear(x, weight, bias, dtype=torch.float32), expected, least=1e-3)
+    layer, ids = GroupedLinear(weight, bias, dtype=dtype), torch.tensor([999, 0, 48], device="cuda")
+    close(layer(x), expected.to(dtype), least=1e-3)
+    assert torch.equal(layer.rows(ids), weight.widened()[ids].to(dtype))
 
 
 def test_a_linear_on_a_gpu_is_not_packed() -> None:

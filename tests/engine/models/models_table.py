@@ -80,8 +80,8 @@ own length, as it has alone in transformers: one that grows beyond that length i
 
 ## Quantized weights
 
-Weights of whole numbers stay packed in memory where [those of GGUF files](#gguf-files) do: on a CPU with AVX2 or AVX-512, in our own decoder. Elsewhere (GPUs,
-`model_impl="transformers"`, other CPUs), and in the other formats everywhere, weights are widened when they are loaded, to the engine's `dtype`: with `auto` what `config.json`
+Weights of whole numbers stay packed in memory where [those of GGUF files](#gguf-files) do: on a CPU with AVX2 or AVX-512 and on GPUs, in our own decoder. Elsewhere
+(`model_impl="transformers"`, other CPUs), and in the other formats everywhere, weights are widened when they are loaded, to the engine's `dtype`: with `auto` what `config.json`
 says, or bfloat16 where it says nothing, and float32 on a CPU without bf16 products. A widened model takes the memory and
 the time of an unquantized one (two bytes a weight in bfloat16, not what its files take). Formats are read by our own code: neither their packages nor `accelerate` or `kernels`
 are needed ([ADR 63](adr/0063-formats-map-to-two-layouts.md)). Any model of the tables above may come in FP8, only gpt-oss in MXFP4; in the
@@ -129,7 +129,7 @@ SmolLM2-135M-Instruct against transformers' reading of the same file, weight for
 | rope scaling | none, linear, yarn, and the `rope_freqs` of Llama 3.1 to 3.3 |
 | `tokenizer.ggml.model` | `gpt2` with `tokenizer.ggml.pre` {pre_tokenizers}; `llama` (sentencepiece, with scores and byte fallback) |
 
-Everything else is refused by name. On a CPU with AVX2 or AVX-512, our own decoder keeps whole numbers packed in memory, in two layouts of 4 and
+Everything else is refused by name. On a CPU with AVX2 or AVX-512 and on GPUs, our own decoder keeps whole numbers packed in memory, in two layouts of 4 and
 8 bits in groups of 32, embedding and output matrix included ([ADR 61](adr/0061-weights-stay-packed.md)). The floats of `MXFP4` are halves of whole
 numbers up to 12, which with their sign take a byte:
 
@@ -137,10 +137,11 @@ numbers up to 12, which with their sign take a byte:
 |---|---|---|---|
 {packed_types}
 
-With `dtype` `float32` products are exact: tokens are those of the widened weights. With `auto`, which is bfloat16, a probe chooses for each weight whether it is
+With `dtype` `float32` products are exact: tokens are those of the widened weights. With `auto`, which is bfloat16, a probe of a CPU chooses for each weight whether it is
 widened in the cache, with the bits of the weight widened to bfloat16, or, if that takes clearly less time, multiplied as it is, by activations rounded to 8 bits in groups of 32; the worker's
 first log line shows `int8` for the latter. Those with a scale for 16 (`Q6_K`) are always widened in the cache. Parts of one product (q, k and v; gate and up) of different layouts are widened when they are loaded,
-and so is everything on other CPUs, on GPUs and with `model_impl="transformers"`. An answer ends with the file's `eos_token_id`, `eot_token_id` or `eom_token_id`, and with a control token
+and so is everything on other CPUs and with `model_impl="transformers"`. A GPU widens numbers in registers, whatever the dtype, with the bits of the weight widened to it; its kernel
+is tested in Triton's interpreter and compiled for sm_80, sm_90 and sm_100, and was not yet run or timed on one. An answer ends with the file's `eos_token_id`, `eot_token_id` or `eom_token_id`, and with a control token
 whose text is `<|im_end|>`, `<|eot_id|>`, `<|eom_id|>`, `<|endoftext|>`, `<|end_of_text|>`, `<|end|>`, `<|end_of_turn|>`,
 `<end_of_turn>` or `</s>`, whether or not a key names it. What llama.cpp's format does not tell is not known: Mistral's
 sliding window, and the sampling that a model's authors advise.

@@ -83,7 +83,7 @@ def test_a_packed_model_has_the_bits_of_the_widened_one(
     build_family(LLAMA, seed=0).to(torch.bfloat16).save_pretrained(tmp_path)
     quantize(tmp_path, FORMATS[name])
     packed = decoder_of(tmp_path, dtype)
-    monkeypatch.setattr(layer_weights, "stays_packed", lambda _: False)
+    monkeypatch.setattr(layer_weights, "stays_packed", lambda *_: False)
     whole = decoder_of(tmp_path, dtype)
     assert {type(linear) for layer in whole._layers for linear in layer.linears} == {PackedLinear}
     assert torch.equal(results_of(packed), results_of(whole))

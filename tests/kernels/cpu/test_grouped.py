@@ -15,7 +15,7 @@ from torch import Tensor
 from kernels.cpu.gemm import host as gemm
 from kernels.cpu.gemm.host import Unit
 from kernels.errors import KernelInputError
-from kernels.grouped_linear import GroupedLinear
+from kernels.grouped_linear import GroupedLinear, grouped_linear
 from kernels.grouped_weight import GroupedWeight, Layout, filled, join
 from kernels.packed_linear import PackedLinear, Product, can_multiply
 from tests.kernels.cpu.grouped_weights import LAYOUTS, SHARED, SPLIT, random_weight
@@ -60,6 +60,23 @@ def test_scales_of_more_or_fewer_numbers_than_a_group_give_those_bits_too(
     assert packed.num_bytes == sum(
         part.nbytes for part in (weight.numbers, weight.scales, weight.minima) if part is not None
     )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("layout", [LAYOUTS[0], SHARED[0], SPLIT[-1]], ids=str)
+def test_a_weight_as_it_is_stored_is_multiplied_with_its_values(layout: Layout, dtype: torch.dtype) -> None:
+    weight, x, bias = random_weight(layout, 41, 384), torch.randn(5, 384).to(dtype), torch.randn(41).to(dtype)
+    whole = weight.widened().to(dtype).double()
+    expected, sizes = x.double() @ whole.T + bias, x.double().abs() @ whole.abs().T + bias.abs()
+    product = grouped_linear(x, weight, bias, dtype=torch.float32)
+    assert bool(((product - expected).abs() <= 1e-6 * sizes).all())
+    assert torch.equal(grouped_linear(x, weight, bias, dtype=dtype), product.to(dtype))
+    assert grouped_linear(x[:0], weight, None, dtype=dtype).shape == (0, 41)
+    for wrong in (x[:, 1:], x[0], x.T.contiguous().T):
+        with pytest.raises(KernelInputError, match=r"\[tokens, 384\]"):
+            grouped_linear(wrong, weight, None, dtype=dtype)
+    with pytest.raises(KernelInputError, match=r"give \[out\]"):
+        grouped_linear(x, weight, bias[1:], dtype=dtype)
 
 
 @each_layout

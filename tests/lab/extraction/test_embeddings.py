@@ -134,7 +134,7 @@ def test_openvino_makes_its_queue_once_and_outside_what_is_timed(
     openvino = SimpleNamespace(
         convert_model=lambda model, **_: model, Core=lambda: core, AsyncInferQueue=type("Queue", (QueueOfOne,), {})
     )
-    monkeypatch.setitem(sys.modules, "openvino", openvino)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "openvino", openvino)
     options = ["--texts", "70", "--turns", "3", "--num-threads", "1", "--dtypes", "float32"]
     assert main(["embeddings", "--model", str(folder.path), *options]) == 0
     assert openvino.AsyncInferQueue.made == 1
