@@ -149,8 +149,11 @@ with torch.inference_mode():
 @pytest.mark.real_model
 def test_loading_a_file_of_98_mb_takes_a_third_more_at_most() -> None:
     command = [sys.executable, "-c", SCRIPT, str(real_model())]
-    done = subprocess.run(command, cwd=ROOT, env=os.environ, capture_output=True, text=True, timeout=280, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
+    for _ in range(2):  # the first one may compile kernels, whose compiler's memory is no part of a model's
+        done = subprocess.run(
+            command, cwd=ROOT, env=os.environ, capture_output=True, text=True, timeout=140, check=False
+        )
+        assert done.returncode == 0, done.stderr[-2000:]
     grown, most = json.loads(done.stdout.splitlines()[-1])
     assert grown <= 130
     assert most <= 1.3 * 130
