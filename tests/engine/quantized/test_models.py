@@ -70,6 +70,13 @@ def test_a_model_gives_the_tokens_that_transformers_gives_with_its_weights(store
     check_run(written(tmp_path, stored_as), RUNS[0], "tokenmill")
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@each_format
+def test_a_model_gives_those_tokens_on_a_gpu(stored_as: Format, tmp_path: Path) -> None:
+    check_run(written(tmp_path, stored_as), RUNS[0], "tokenmill", device="cuda")
+
+
 @pytest.mark.parametrize("name", ["gptq-4", "w8a8"])
 def test_experts_are_read_through_transformers(name: str, tmp_path: Path) -> None:
     check_run(written(tmp_path, FORMATS[name], MIXTURE), RUNS[0], "auto")
