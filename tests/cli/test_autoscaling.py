@@ -191,6 +191,7 @@ def test_settings_that_cannot_be_are_refused(database: str, api_key: str, option
     assert "\t–\t" in run("models", "list", TOKENMILL_DATABASE_URL=database).stdout
 
 
+@pytest.mark.usefixtures("quick_processes")
 def test_a_scaler_of_no_model_ends_with_one_sentence(database: str, api_key: str) -> None:
     done = typed(
         *("autoscale", "--model", "absent", "--command", "true {workers}"),

@@ -22,6 +22,7 @@ def body(**parameters: object) -> dict[str, object]:
     return {"model": "tiny", "prompt": "Hello"} | parameters
 
 
+@pytest.mark.usefixtures("quick_processes")
 def test_every_bad_line_is_listed_and_the_status_says_so(tmp_path: Path) -> None:
     path = write(tmp_path / "in.jsonl", body(temperature=7), body(), body(foo=1), body(prompt=[]))
     done = typed("batch", "check", path, variables={})
@@ -134,12 +135,14 @@ def test_what_a_dry_run_foretells_is_what_a_create_comes_to(service: Service, tm
         assert json.loads(service.run("batch", "show", batch_id, "--json").stdout)["status"] == state
 
 
+@pytest.mark.usefixtures("quick_processes")
 def test_standard_input_is_checked_as_a_file_is(tmp_path: Path) -> None:
     content = write_lines(tmp_path / "in.jsonl").read_text()
     assert typed("batch", "check", "-", variables={}, stdin=content).returncode == 0
     assert typed("batch", "check", "-", variables={}, stdin="").returncode == 2
 
 
+@pytest.mark.usefixtures("quick_processes")
 def test_the_list_of_many_bad_lines_of_standard_input_stays(tmp_path: Path) -> None:
     content = write(tmp_path / "in.jsonl", *[body(foo=1)] * 130).read_text()
     told = typed("batch", "check", "-", variables={"TMPDIR": str(tmp_path)}, stdin=content).stderr
@@ -148,6 +151,7 @@ def test_the_list_of_many_bad_lines_of_standard_input_stays(tmp_path: Path) -> N
     assert [path.name for path in listed.parent.iterdir()] == [listed.name]
 
 
+@pytest.mark.usefixtures("quick_processes")
 def test_standard_input_is_uploaded_for_batches_alone() -> None:
     done = typed("files", "upload", "-", "--purpose", "user_data", variables={}, stdin="%PDF")
     assert (done.returncode, "--purpose" in done.stderr) == (2, True)

@@ -71,6 +71,7 @@ def test_failed_lines_fail_the_command_where_that_is_asked_for(service: Service,
     assert "status 3" in " ".join(service.run("batch", command, "--help").stdout.split())
 
 
+@pytest.mark.usefixtures("quick_processes")
 def test_a_batch_whose_every_line_failed_is_no_success(service: Service, all_failed: str) -> None:
     done = typed("batch", "watch", all_failed, variables=service.variables)
     assert (done.returncode, done.stdout.splitlines()[0]) == (1, "all lines failed: 0 done, 1 failed of 1")

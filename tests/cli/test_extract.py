@@ -19,8 +19,9 @@ from lab.extraction.pdf_writer import PdfPage, Words, write_pdf
 from tests.cli.extracting_service import ExtractingService
 from tests.cli.killed import wait_for
 from tests.cli.service import ROOT, Service, run
+from tests.forked.commands import program_of
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(120), pytest.mark.usefixtures("quick_processes")]
 
 SCHEMA = {
     "type": "object",
@@ -163,7 +164,7 @@ def test_the_same_command_given_twice_runs_once_and_says_what_goes_on_when_it_is
 ) -> None:
     with started(extracting.service, folder) as process:
         wait_for(lambda: bool(extracting.stored()["extractions"]), process)
-        with pytest.raises(ConflictError, match=rf"^the same command already runs \(pid {process.pid}\)\."):
+        with pytest.raises(ConflictError, match=rf"^the same command already runs \(pid {program_of(process.pid)}\)\."):
             extracting.service.run(*arguments(folder))
         (made,) = extracting.stored()["extractions"]
         process.send_signal(signal.SIGINT)

@@ -122,6 +122,7 @@ def refusal(command: str, place: Path, database_url: str, tmp_path: Path) -> str
     return caught.value.message
 
 
+@pytest.mark.usefixtures("quick_processes")
 @pytest.mark.parametrize(("config", "named"), MODELS)
 def test_a_model_that_the_engine_does_not_run_is_refused(config: dict[str, object], named: str, tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
@@ -129,6 +130,7 @@ def test_a_model_that_the_engine_does_not_run_is_refused(config: dict[str, objec
     assert_one_sentence(bench(tmp_path / "model", tmp_path), named, status=1)
 
 
+@pytest.mark.usefixtures("quick_processes")
 @pytest.mark.parametrize("kind", ["NVFP4", "Q1_0"])
 def test_a_gguf_file_of_a_type_that_is_not_read_is_refused(kind: str, tmp_path: Path) -> None:
     written = Written(metadata={"general.architecture": "llama"})

@@ -42,6 +42,7 @@ def test_a_full_disk_leaves_the_file_that_was_there_and_is_told_in_a_sentence(
     assert [path.name for path in tmp_path.iterdir()] == ["out.jsonl"]
 
 
+@pytest.mark.usefixtures("quick_processes")
 def test_a_server_that_goes_away_leaves_the_file_that_was_there(
     service: Service, batch_id: str, tmp_path: Path
 ) -> None:
@@ -96,6 +97,7 @@ class _Breaks(BaseHTTPRequestHandler):
         pass
 
 
+@pytest.mark.usefixtures("quick_processes")
 def test_a_file_that_breaks_off_is_told_in_a_sentence_and_leaves_the_one_that_was_there(
     service: Service, tmp_path: Path
 ) -> None:

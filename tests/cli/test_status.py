@@ -127,6 +127,7 @@ def followed(data_dir: Path) -> Iterator[IO[str]]:
             process.kill()
 
 
+@pytest.mark.usefixtures("quick_processes")
 def test_followed_logs_go_on_also_after_the_log_was_emptied(logs: Path, tmp_path: Path) -> None:
     log = logs / "worker.log"
     with followed(tmp_path) as shown:
@@ -138,6 +139,7 @@ def test_followed_logs_go_on_also_after_the_log_was_emptied(logs: Path, tmp_path
         assert shown.readline() == "anew\n"
 
 
+@pytest.mark.usefixtures("quick_processes")
 def test_a_followed_log_shows_the_line_that_is_being_written_once_it_is_whole(logs: Path, tmp_path: Path) -> None:
     log = logs / "worker.log"
     log.write_text("loaded\nha")

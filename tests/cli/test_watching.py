@@ -25,6 +25,7 @@ from jobs.errors import InputError, ServiceError
 from tests.cli.service import Service, clean_environment, completed, run
 
 
+@pytest.mark.usefixtures("quick_processes")
 def test_a_batch_that_waits_says_for_what_and_goes_on_after_ctrl_c(service: Service, batch_file: Path) -> None:
     batch_id = service.run("batch", "create", batch_file).stdout.strip()
     service.validate(batch_id)

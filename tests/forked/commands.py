@@ -24,7 +24,7 @@ _TOKENMILL = '#!/bin/sh\nexec {caller} {commands} "$0" "$@"\n'
 _PYTHON = """\
 #!/bin/sh
 case "$1 $2 $3" in
-"-P -m engine.process.child") exec {caller} {engines} "$@" ;;
+"-P -m engine.process.child" | "-m cli.main bench") exec {caller} {engines} "$@" ;;
 "-m cli.main "* | "-m tests."* | "-P "*"/tokenmill/processes.py cli.m"*) exec {caller} {commands} "$@" ;;
 esac
 exec {python} "$@"

@@ -1,11 +1,13 @@
 """Forks for each call of `tests.forked.caller`; the fork is the program, until the interpreter's own end.
 
-Arguments: `commands` or `engines`, the socket, and the Python that the programs start others with. Engines have a
-server of their own, since torch, once loaded, makes the end of any process slow. A fork is safe: there are no threads.
+Arguments: `commands` or `engines`, the socket, and the Python that the programs start others with. Engines, and `bench`
+with its own, have another server, since torch, once loaded, makes the end of any process slow. A fork is safe: there
+are no threads.
 """
 
 from __future__ import annotations
 
+import atexit
 import fcntl
 import gc
 import json
@@ -159,6 +161,9 @@ def run(arguments: list[str], *, quick_python: str) -> None:
             _run_module(module, folder, parent_id, ready)
         case ["-m", module, *typed] if module.startswith("tests."):
             _run_module(module, *typed)
+        case ["-m", "cli.main", "bench", *_]:
+            atexit.register(gc.unfreeze)  # what frozen modules keep alive until the end, nanobind reports as leaks
+            _run_command(arguments)
         case _:
             _run_command(arguments)
 
