@@ -13,6 +13,7 @@ import httpx
 import uvicorn
 
 from api.server import ServerConfig
+from tests.api import shared_routes
 
 
 def wait_until_alive(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
@@ -36,6 +37,7 @@ def wait_until(is_so: Callable[[], bool], *, guard_seconds: float = 20) -> None:
 
 @contextmanager
 def running(config: ServerConfig) -> Iterator[str]:
+    shared_routes.share()
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
