@@ -15,7 +15,8 @@ from tests.deploy.image_packages import ROOT, packages_of_image, steps
 from tests.deploy.role_imports import MODULES, libraries_of_role
 
 OPTIONAL = {
-    "rapidocr": "the extra `ocr`: without it scanned pages are reported as unread",
+    "rapidocr": "the extra `ocr`: without it scanned pages are reported as unread, and images are refused",
+    "cv2": "the extra `ocr`, which brings it",
     "pynvml": "the extra `gpu`: energy of a CUDA device",
 }
 """Packages that the code does without."""

@@ -60,7 +60,7 @@ async def image(
     services: ServicesDep,
     query: Annotated[ImageQuery, Query()],
 ) -> Response:
-    """Return a page of a PDF, counted from 0, as PNG; boxes of evidence are in points of the same page."""
+    """Return a page of a PDF or an image, counted from 0, as PNG; boxes of evidence are in points of the same page."""
     async with services.preview_turn(tenant.id):
         drawn = await run_sync(
             lambda: _drawn(services, tenant.id, collection_id, document_id, page=page, max_side=query.max_side),

@@ -26,6 +26,10 @@ class Format(StrEnum):
     MARKDOWN = "md"
     TEXT = "txt"
     JSON = "json"
+    PNG = "png"
+    JPEG = "jpg"
+    TIFF = "tiff"
+    WEBP = "webp"
 
 
 _SUFFIXES = {
@@ -48,9 +52,24 @@ _SUFFIXES = {
     ".csv": Format.TEXT,
     ".jsonl": Format.TEXT,
     ".json": Format.JSON,
+    ".png": Format.PNG,
+    ".jpg": Format.JPEG,
+    ".jpeg": Format.JPEG,
+    ".tif": Format.TIFF,
+    ".tiff": Format.TIFF,
+    ".webp": Format.WEBP,
+}
+_IMAGES = {
+    b"\x89PNG\r\n\x1a\n": Format.PNG,
+    b"\xff\xd8\xff": Format.JPEG,
+    b"II*\0": Format.TIFF,
+    b"MM\0*": Format.TIFF,
+    b"II+\0": Format.TIFF,
+    b"MM\0+": Format.TIFF,
+    b"RIFF": Format.WEBP,
 }
 _PACKAGES = {"word/": Format.DOCX, "ppt/": Format.PPTX, "xl/": Format.XLSX}
-_IN_BYTES = frozenset({Format.PDF, Format.DOCX, Format.PPTX, Format.XLSX})
+_IN_BYTES = frozenset({Format.PDF, Format.DOCX, Format.PPTX, Format.XLSX, *_IMAGES.values()})
 _OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 _ENCRYPTED_PACKAGE = "EncryptedPackage".encode("utf-16-le")
 _HTML = re.compile(rb"\s*(<\?xml[^>]*>\s*)?(?>(<!--.*?-->\s*)*)<(!doctype\s+html|html|head|body)\b", re.I | re.S)
@@ -71,11 +90,18 @@ def format_of(content: bytes, name: str) -> Format:
         return _package_of(content, name)
     if content.startswith(_OLE):
         raise _ole_error(content, name)
+    if (image := _image_format_of(content)) is not None:
+        return image
     named = _SUFFIXES.get(PurePath(name).suffix.lower())
     if named in _IN_BYTES:
         message = f"{name} is named a {named} file, but does not begin like one"
         raise DocumentError(DocumentCode.DAMAGED, message)
     return named or _text_format_of(content, name)
+
+
+def _image_format_of(content: bytes) -> Format | None:
+    form = next((form for start, form in _IMAGES.items() if content.startswith(start)), None)
+    return None if form is Format.WEBP and content[8:12] != b"WEBP" else form
 
 
 def _package_of(content: bytes, name: str) -> Format:

@@ -11,7 +11,7 @@ from functools import partial
 from features.documents.extraction.documents.document import Document
 from features.documents.extraction.documents.formats import Format, format_of
 from features.documents.extraction.documents.limits import Limits, Progress
-from features.documents.extraction.documents.readers import html, mail, ocr, office, pdf, plain, sheets
+from features.documents.extraction.documents.readers import html, images, mail, ocr, office, pdf, plain, sheets
 from features.documents.extraction.errors import DocumentCode, DocumentError
 
 _READERS = {
@@ -26,7 +26,7 @@ _PAGED = {
     Format.PPTX: office.read_pptx,
     Format.XLSX: sheets.read_xlsx,
 }
-PARSERS = "; ".join(("with text", *(reader.PARSER for reader in (plain, html, mail, pdf, office, sheets))))
+PARSERS = "; ".join(("with text", *(reader.PARSER for reader in (plain, html, mail, pdf, office, sheets, images))))
 """Names and versions of all readers: the same bytes with the same string give the same document."""
 
 
@@ -57,6 +57,8 @@ def _is_shown(sign: str) -> bool:
 
 
 def _about_pictures(document: Document) -> str:
+    if document.format in images.FORMATS:
+        return "the extra `ocr` has found none in it. Photograph or scan it again, or leave it out"
     if document.format != Format.PDF:
         return f"pictures in {document.format} files are not read. Print it to a PDF, which the extra `ocr` reads"
     if ocr.is_installed():
@@ -68,10 +70,23 @@ def _dispatched(content: bytes, name: str, depth: int, *, limits: Limits, progre
     format_name = format_of(content, name)
     if format_name in _PAGED:
         return _PAGED[format_name](content, limits, progress)
+    if format_name in images.FORMATS:
+        return images.read_image(format_name, content, limits, progress)
     if format_name is Format.MAIL:
-        return mail.read_mail(content, limits, depth=depth, read_attachment=partial(_read_attached, limits=limits))
+        read_attachment = partial(_read_attached, limits=limits, progress=_PicturesOnly(progress))
+        return mail.read_mail(content, limits, depth=depth, read_attachment=read_attachment)
     return _READERS[format_name](content, limits)
 
 
-def _read_attached(content: bytes, name: str, depth: int, *, limits: Limits) -> Document:
-    return _read(content, name, depth + 1, limits=limits, progress=Progress())
+class _PicturesOnly(Progress):
+    """The progress of a mail's attachments: their pages are not the mail's, but their pictures take its time."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+
+    def picture(self) -> None:
+        self._progress.picture()
+
+
+def _read_attached(content: bytes, name: str, depth: int, *, limits: Limits, progress: Progress) -> Document:
+    return _read(content, name, depth + 1, limits=limits, progress=progress)

@@ -1,13 +1,15 @@
-"""Tests of pages of documents as pictures: only of PDFs, of a bounded size, and separate by tenant."""
+"""Tests of pages of documents as pictures: only of PDFs and images, of a bounded size, and separate by tenant."""
 
 from __future__ import annotations
 
+import io
 import struct
 import zlib
 from typing import Any
 
 import httpx
 import pytest
+from PIL import ExifTags, Image
 
 from examples.make_papers import make_papers
 
@@ -56,6 +58,34 @@ def test_a_page_says_how_many_pixels_a_point_of_its_boxes_is(http: httpx.Client)
     per_meter, same, unit = struct.unpack(">IIB", parts_of(answer.content)[b"pHYs"])
     assert (per_meter == same, unit) == (True, 1)
     assert per_meter * 0.0254 / 72 == pytest.approx(421 / 842, abs=0.001)
+
+
+def test_a_page_of_an_image_is_the_image_on_white_and_upright(http: httpx.Client) -> None:
+    photograph, stored = Image.new("RGB", (300, 200), "white"), io.BytesIO()
+    photograph.paste("black", (0, 0, 300, 20))
+    exif = Image.Exif()
+    exif[ExifTags.Base.Orientation] = 6  # its first row is at the right
+    photograph.save(stored, "PNG", exif=exif)
+    answer = http.get(f"{document_of(http, 'a.png', stored.getvalue())}/pages/0/image", params={"max_side": 150})
+    assert answer.status_code == 200
+    width, height, rows = pixels_of(answer.content)
+    assert (width, height) == (100, 150)
+    middle = rows[75 * (1 + 3 * width) + 1 :][: 3 * width]
+    assert middle[:3] == b"\xff" * 3
+    assert middle[-3:] == bytes(3)
+    per_meter, _, _ = struct.unpack(">IIB", parts_of(answer.content)[b"pHYs"])
+    assert per_meter * 0.0254 / 72 == pytest.approx(150 / 842, abs=0.001)
+
+
+def test_each_frame_of_a_tiff_file_is_a_page(http: httpx.Client) -> None:
+    frames, stored = [Image.new("L", (80, 80), grey) for grey in (0, 255)], io.BytesIO()
+    frames[0].save(stored, "TIFF", save_all=True, append_images=frames[1:])
+    path = document_of(http, "a.tiff", stored.getvalue())
+    for number, grey in enumerate((0, 255)):
+        _, _, rows = pixels_of(http.get(f"{path}/pages/{number}/image").content)
+        assert rows[1] == grey
+    beyond = http.get(f"{path}/pages/2/image")
+    assert (beyond.status_code, beyond.json()["error"]["code"]) == (404, "too_many_pages")
 
 
 def test_what_has_no_such_page_or_no_pages_is_refused_with_the_reason(http: httpx.Client) -> None:

@@ -1,4 +1,4 @@
-"""Child process that draws pages: untrusted PDFs are rendered only here, confined.
+"""Child process that draws pages: untrusted PDFs and images are rendered only here, confined.
 
 Served like the process that reads files.
 """
@@ -10,11 +10,18 @@ import zlib
 from collections.abc import Mapping
 
 import pypdfium2
+from PIL import Image
 
 from features.documents.extraction.documents.formats import Format, format_of
 from features.documents.extraction.documents.limits import Limits, Progress
 from features.documents.extraction.documents.process.child import serve
 from features.documents.extraction.documents.process.drawn_pages import MODULE, unpacked
+from features.documents.extraction.documents.readers.images import (
+    FORMATS,
+    LONGER_SIDE_POINTS,
+    MAX_FRAMES,
+    ImageFile,
+)
 from features.documents.extraction.documents.readers.pdf import opened
 from features.documents.extraction.errors import DocumentCode, DocumentError
 
@@ -25,16 +32,31 @@ _MOST_PER_INCH = 300.0
 
 
 def draw(content: bytes, name: str, limits: Limits, progress: Progress) -> bytes:
-    """Return the page as PNG. Raises DocumentError for a file that is not a PDF, or has no such page."""
+    """Return the page as PNG. Raises DocumentError for a file that is no PDF or image, or has no such page."""
     number, max_side, file = unpacked(content)
-    if format_of(file, name) is not Format.PDF:
-        raise DocumentError(DocumentCode.UNSUPPORTED_FORMAT, f"{name} is not a PDF: only pages of PDFs can be drawn")
+    form = format_of(file, name)
+    progress.page(number)
+    if form in FORMATS:
+        image = ImageFile(form, file)
+        _check_number(number, image.count_frames(min(MAX_FRAMES, limits.max_pages)), name)
+        return _shown(image.frame(number, max_side=max_side))
+    if form is not Format.PDF:
+        message = f"{name} is neither a PDF nor an image: only their pages can be drawn"
+        raise DocumentError(DocumentCode.UNSUPPORTED_FORMAT, message)
     with opened(file) as pdf:
-        if number >= len(pdf):
-            message = f"there is no page {number}: {name} has {len(pdf)}, counted from 0"
-            raise DocumentError(DocumentCode.TOO_MANY_PAGES, message, len(pdf))
-        progress.page(number)
+        _check_number(number, len(pdf), name)
         return _drawn(pdf, number, max_side)
+
+
+def _check_number(number: int, num_pages: int, name: str) -> None:
+    if number >= num_pages:
+        message = f"there is no page {number}: {name} has {num_pages}, counted from 0"
+        raise DocumentError(DocumentCode.TOO_MANY_PAGES, message, num_pages)
+
+
+def _shown(picture: Image.Image) -> bytes:
+    per_meter = max(picture.size) / LONGER_SIDE_POINTS * _POINTS_PER_INCH / _METERS_PER_INCH
+    return png(picture.tobytes(), *picture.size, channels=len(picture.getbands()), per_meter=round(per_meter))
 
 
 def _drawn(pdf: pypdfium2.PdfDocument, number: int, max_side: int) -> bytes:

@@ -1,4 +1,4 @@
-"""Small files of every format, which the reading process reads before its first fork.
+"""Small files of every format but images, which the reading process reads before its first fork.
 
 A fork runs everything for the first time: modules that are imported late, code that Python specializes, caches of
 libraries. What its parent has run before, it shares.

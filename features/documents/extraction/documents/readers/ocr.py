@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -29,6 +30,8 @@ _NUM_SAMPLES = 5
 _LEAST_SKEW = math.radians(0.2)
 _NO_TELEMETRY = "ORT_DISABLE_TELEMETRY"
 """The runtime of the models sends events to Microsoft from a thread of its own, unless this is set at its import."""
+_NO_MEMORY = re.compile("alloc|insufficient memory", re.IGNORECASE)
+"""In the errors of the models' runtime and of OpenCV."""
 
 Pixels = NDArray[np.uint8]
 Corners = NDArray[np.float32]
@@ -135,14 +138,24 @@ def _cut(pixels: Pixels, corners: Corners, turn: int) -> Pixels:
 
 def _detected(pixels: Pixels) -> Corners:
     """Return the corners of lines `[lines, 4, 2]` in pixels, clockwise from the top left."""
-    boxes = _engine()(pixels, use_det=True, use_cls=False, use_rec=False).boxes
+    boxes = _run(pixels, use_det=True, use_cls=False, use_rec=False).boxes
     return np.zeros((0, 4, 2), np.float32) if boxes is None else np.asarray(boxes, np.float32).reshape(-1, 4, 2)
 
 
 def _recognised(pixels: Pixels) -> tuple[str, float]:
     """Return the text of an upright line, and its score."""
-    line = _engine()(pixels, use_det=False, use_cls=False, use_rec=True)
+    line = _run(pixels, use_det=False, use_cls=False, use_rec=True)
     return (line.txts[0], float(line.scores[0])) if line.txts else ("", 0.0)
+
+
+def _run(pixels: Pixels, **steps: bool) -> Any:
+    """Return the result of some models. Raises MemoryError."""
+    try:
+        return _engine()(pixels, **steps)
+    except Exception as error:
+        if _NO_MEMORY.search(str(error)):
+            raise MemoryError from error
+        raise
 
 
 @cache

@@ -12,13 +12,18 @@ from functools import cache, partial
 import pytest
 
 from features.documents.extraction.documents.limits import Limits
+from features.documents.extraction.documents.parsing import parse
 from features.documents.extraction.documents.process.document_reader import DocumentReader
+from features.documents.extraction.documents.process.drawn_pages import MODULE
+from features.documents.extraction.documents.process.drawn_pages import packed as packed_page
 from features.documents.extraction.documents.process.reading_process import ReadingProcess
+from features.documents.extraction.documents.readers import ocr
 from features.documents.extraction.errors import DocumentCode, DocumentError
 from lab.extraction import worst_files
 from lab.extraction.pages import make_pdf
 from lab.extraction.pdf_writer import PdfPage, frame, pdf_objects, write_pdf
 from tests.features.documents.extraction.documents import builders
+from tests.features.documents.extraction.documents.hostile_images import HOSTILE, stored
 from tests.features.documents.extraction.documents.office_files import (
     blank_word_file,
     changed,
@@ -109,7 +114,7 @@ BROKEN: dict[str, tuple[bytes | Callable[[], bytes], DocumentCode]] = {
     "blank.html": (b"<html><script>x</script><img src=a.png>", DocumentCode.NO_TEXT),
     "blank.txt": (b" \n\t\n", DocumentCode.NO_TEXT),
     "unknown.txt": ("\ufffd \ufffd\n\u200b".encode(), DocumentCode.NO_TEXT),
-    "picture.png": (b"\x89PNG\r\n\x1a\n\x00\x00", DocumentCode.UNSUPPORTED_FORMAT),
+    "picture.gif": (b"GIF89a\x00\x00", DocumentCode.UNSUPPORTED_FORMAT),
     "archive.zip": (packed(a=b"a"), DocumentCode.UNSUPPORTED_FORMAT),
     "nested.zip": (packed(a=packed(b=packed(c=packed(d=b"")))), DocumentCode.UNSUPPORTED_FORMAT),
     "old.doc": (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(999), DocumentCode.UNSUPPORTED_FORMAT),
@@ -158,6 +163,41 @@ def reader() -> Iterator[DocumentReader]:
 @pytest.mark.parametrize("name", sorted(GOOD))
 def test_the_good_files_are_read(reader: DocumentReader, name: str) -> None:
     assert reader.read(GOOD[name], name).format == name.removeprefix("a.")
+
+
+@pytest.fixture(scope="module")
+def drawing_reader() -> Iterator[DocumentReader]:
+    with DocumentReader(LIMITS.whole(), module=MODULE) as made:
+        yield made
+
+
+@pytest.mark.parametrize("name", sorted(HOSTILE))
+def test_a_hostile_image_has_its_code_when_it_is_drawn(drawing_reader: DocumentReader, name: str) -> None:
+    make, code = HOSTILE[name]
+    with pytest.raises(DocumentError) as refusal:
+        drawing_reader.read_stored(packed_page(make(), page=0, max_side=400), name)
+    assert refusal.value.code == code
+    good = packed_page(stored("PNG"), page=0, max_side=400)
+    assert drawing_reader.read_stored(good, "a.png").startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("name", sorted(HOSTILE))
+def test_a_hostile_image_has_its_code_when_it_is_read(reader: DocumentReader, name: str) -> None:
+    make, code = HOSTILE[name]
+    is_refused_by_name = name == "text.png"
+    with pytest.raises(DocumentError) as refusal:
+        reader.read(make(), name)
+    is_read = ocr.is_installed() or is_refused_by_name
+    assert refusal.value.code == (code if is_read else DocumentCode.UNSUPPORTED_FORMAT)
+    assert "0x" not in refusal.value.message
+    assert reader.read(b"good", "a.txt").text == "good"
+
+
+def test_without_ocr_the_refusal_of_an_image_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ocr, "is_installed", lambda: False)
+    with pytest.raises(DocumentError, match=r"tokenmill\[documents,ocr\]") as refusal:
+        parse(stored("PNG"), "a.png", LIMITS)
+    assert refusal.value.code == DocumentCode.UNSUPPORTED_FORMAT
 
 
 @pytest.mark.parametrize("name", sorted(BROKEN))

@@ -41,6 +41,11 @@ OFFICE = "[Content_Types].xml"
         (b"{}", "a.json", Format.JSON),
         (b"{}", "a", Format.TEXT),
         ("é".encode("utf-16"), "a", Format.TEXT),
+        (b"\x89PNG\r\n\x1a\n\0\0", "a", Format.PNG),
+        (b"\xff\xd8\xff\xe0", "a.png", Format.JPEG),
+        (b"II*\0", "a", Format.TIFF),
+        (b"MM\0*", "a.pdf", Format.TIFF),
+        (b"RIFF\0\0\0\0WEBPVP8 ", "a", Format.WEBP),
     ],
 )
 def test_a_format_is_found(content: bytes, name: str, expected: Format) -> None:
@@ -62,7 +67,8 @@ def test_a_format_is_found(content: bytes, name: str, expected: Format) -> None:
             "a.xlsx",
             DocumentCode.ENCRYPTED,
         ),
-        (b"\x89PNG\r\n\x1a\n\x00\x00", "a.png", DocumentCode.UNSUPPORTED_FORMAT),
+        (b"RIFF\0\0\0\0WAVE", "a.wav", DocumentCode.UNSUPPORTED_FORMAT),
+        (b"no picture", "a.JPEG", DocumentCode.DAMAGED),
     ],
 )
 def test_what_is_not_read_says_why(content: bytes, name: str, code: DocumentCode) -> None:

@@ -67,11 +67,11 @@ def test_attachments_are_named_and_documents_among_them_read_as_pages_of_their_o
 
 def test_an_attachment_that_is_not_read_is_noted() -> None:
     message = mail("a")
-    message.add_attachment(b"\x89PNG\x00", maintype="image", subtype="png", filename="logo.png")
+    message.add_attachment(b"GIF89\x00", maintype="image", subtype="gif", filename="logo.gif")
     document = read(message)
-    assert document.text.endswith("Attachment: logo.png (image/png)")
+    assert document.text.endswith("Attachment: logo.gif (image/gif)")
     assert len(document.notes) == 1
-    assert document.notes[0].startswith("logo.png (image/png, 5 bytes) was not read: unsupported_format: ")
+    assert document.notes[0].startswith("logo.gif (image/gif, 6 bytes) was not read: unsupported_format: ")
 
 
 def test_mails_in_mails_are_read_up_to_a_depth() -> None:
