@@ -10,6 +10,7 @@ python -m lab.extraction first_records [--documents 100,1000] [--slow 0.01]
 python -m lab.extraction kills [--documents 2000] [--broken 0.05] [--kills 5] [--run server] [--seed 0]
 python -m lab.extraction long_documents [--documents 3] [--pages 300] [--seed 0] [options of extract]
 python -m lab.extraction made_up [--receipts 200] [--seed 0]
+python -m lab.extraction pictures [--files 2] [--seed 0]
 python -m lab.extraction reading_order [--files 20] [--seed 0]
 python -m lab.extraction retrieval FILE [--model FOLDER] [--dtype float32] [--language english] [--num-threads 1]
 python -m lab.extraction simulated_answers [--layouts 40] [--papers 10] [--seed 0]
@@ -27,7 +28,7 @@ from collections.abc import Sequence
 
 _PARTS = (
     *("alignment", "corpus", "documents", "embeddings", "fields", "first_records", "kills", "long_documents"),
-    *("made_up", "reading_order", "retrieval", "simulated_answers", "titled_sections", "uploads", "wide"),
+    *("made_up", "pictures", "reading_order", "retrieval", "simulated_answers", "titled_sections", "uploads", "wide"),
 )
 """Modules, loaded on demand: two of them need torch, and the memory of documents is measured without it."""
 

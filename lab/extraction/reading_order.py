@@ -100,16 +100,18 @@ def compare(made: MadePage) -> Reading:
         whole_in_text=sum(sentence in text for sentence in made.sentences),
         whole_in_prompt=sum(sentence in prompt for sentence in made.sentences),
         num_cells=len(made.cells),
-        right_cells=len(set(made.cells) & _cells(document)),
+        right_cells=right_cells(made, document),
     )
 
 
-def _cells(document: Document) -> set[tuple[int, int, str]]:
-    return {
+def right_cells(made: MadePage, document: Document) -> int:
+    """Return how many cells of the first table have the right row, column and text."""
+    cells = {
         (cell.row, cell.column, " ".join(document.text[cell.start : cell.end].split()))
         for cell in document.cells
         if cell.table == 0
     }
+    return len(set(made.cells) & cells)
 
 
 def _row(family: str, name: str, readings: Sequence[Reading]) -> Row:

@@ -7,9 +7,9 @@ from collections import Counter
 import pytest
 
 from features.documents.extraction.scoring.calibration import fit
-from lab.extraction.simulated.answers import Error, Outcome, outcomes
-from lab.extraction.simulated.papers import ALL_LABELS, FIELDS, KNOWN_LABELS, papers
-from lab.extraction.simulated_answers import auroc_of
+from lab.extraction.simulated_answers.answers import Error, Outcome, outcomes
+from lab.extraction.simulated_answers.papers import ALL_LABELS, FIELDS, KNOWN_LABELS, papers
+from lab.extraction.simulated_answers.study import auroc_of
 
 
 @pytest.fixture(scope="module")

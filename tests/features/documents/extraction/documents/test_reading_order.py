@@ -20,6 +20,7 @@ from features.documents.extraction.documents.page_text import PageText, with_lin
 from features.documents.extraction.documents.parsing import parse
 from features.documents.extraction.documents.reading_order import ordering, rows
 from features.documents.extraction.documents.reading_order.ordering import in_reading_order
+from features.documents.extraction.documents.reading_order.upright import upright
 from features.documents.extraction.documents.runs import Run
 from lab.extraction.page_layouts import held_out, usual
 from lab.extraction.page_layouts.typesetting import MadePage
@@ -198,6 +199,35 @@ def test_a_failure_of_ordering_costs_only_the_order(monkeypatch: pytest.MonkeyPa
     assert words_of(document) == ["first", "second"]
     (note,) = document.notes
     assert "page 1" in note
+
+
+@pytest.mark.parametrize("degrees", [-4, 4])
+@pytest.mark.parametrize("turn", [0, 1, 2, 3])
+def test_lines_that_descend_by_an_angle_are_rows(turn: int, degrees: float) -> None:
+    texts = [f"{side} {row}" for row in range(8) for side in ("first", "second")]
+    random.Random(1).shuffle(texts)
+    ends = np.cumsum([len(text) + 1 for text in texts]) - 1
+    skew, boxes = np.radians(degrees), []
+    for text in texts:
+        side, row = text.split()[0], int(text.split()[1])
+        x, y = 60 + 240 * (side == "second") + 90, 200 + 16 * row + 6  # the middle; 180 by 12 points
+        x, y = x * np.cos(skew) - y * np.sin(skew), x * np.sin(skew) + y * np.cos(skew)
+        wide, high = (
+            abs(180 * a) + abs(12 * b) for a, b in ((np.cos(skew), np.sin(skew)), (np.sin(skew), np.cos(skew)))
+        )
+        boxes.append((x - wide / 2, y - high / 2, x + wide / 2, y + high / 2))
+    displayed = upright(np.array(boxes, np.float32), turn=(4 - turn) % 4, width=600, height=800)
+    page = PageText(
+        text="\n".join(texts),
+        width=600 if turn % 2 == 0 else 800,
+        height=800 if turn % 2 == 0 else 600,
+        spans=np.stack([ends - [len(text) for text in texts], ends], 1),
+        boxes=displayed,
+        ocr_scores=np.ones(len(texts), np.float32),
+        turn=turn,
+        skew=float(skew),
+    )
+    assert in_reading_order(page).text.splitlines() == [f"first {row}\tsecond {row}" for row in range(8)]
 
 
 def test_own_words_of_a_scan_keep_their_order_upside_down() -> None:

@@ -17,8 +17,8 @@ from benchmarks.arguments import natural
 from features.documents.extraction.evaluation.metrics import auroc, risk_coverage, share_automated
 from features.documents.extraction.scoring.calibration import TARGET, fit
 from features.documents.extraction.scoring.score import prior_score
-from lab.extraction.simulated.answers import Error, Outcome, outcomes
-from lab.extraction.simulated.papers import ALL_LABELS, KNOWN_LABELS, papers
+from lab.extraction.simulated_answers.answers import Error, Outcome, outcomes
+from lab.extraction.simulated_answers.papers import ALL_LABELS, KNOWN_LABELS, papers
 
 REPEATS = (0.3, 0.5, 0.8)
 

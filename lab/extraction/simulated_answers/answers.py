@@ -1,6 +1,6 @@
 """Answers about simulated papers, of which a quarter is wrong, and the features that they get.
 
-See lab/extraction/simulated_answers.py for what is simulated.
+See study.py for what is simulated.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from features.documents.extraction.documents.limits import Limits
 from features.documents.extraction.documents.parsing import parse
 from features.documents.extraction.scoring.calibration import Judged
 from features.documents.extraction.scoring.features import Features
-from lab.extraction.simulated.papers import FIELDS, SCHEMA, SimulatedPaper, Stated
+from lab.extraction.simulated_answers.papers import FIELDS, SCHEMA, SimulatedPaper, Stated
 
 WRONG_SHARE = 0.25
 _TOKENS_OF_A_VALUE = 4

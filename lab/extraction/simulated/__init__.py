@@ -1,1 +1,0 @@
-"""Simulated papers, and answers about them as models err."""
