@@ -12,6 +12,7 @@ from features.dashboard.feature import FEATURE as DASHBOARD
 from features.documents.feature import FEATURE as DOCUMENTS
 from features.feature import Feature, resolve
 from features.files.feature import FEATURE as FILES
+from features.lines.feature import FEATURE as LINES
 from features.models.feature import FEATURE as MODELS
 from features.operation.feature import FEATURE as OPERATION
 from features.pipelines.feature import FEATURE as PIPELINES
@@ -22,6 +23,7 @@ FEATURES: tuple[Feature, ...] = (
     OPERATION,
     DASHBOARD,
     BATCHES,
+    LINES,
     FILES,
     MODELS,
     PIPELINES,

@@ -61,6 +61,16 @@ def is_object_key(name: str) -> bool:
     return OBJECT_KEY.fullmatch(name) is not None
 
 
+def line_index_key(object_key: str) -> str:
+    """Return the key of the line index beside an output or error file: it is deleted with that object."""
+    return f"{object_key}.lines"
+
+
+def keys_of(object_key: str, purpose: str) -> list[str]:
+    """Return the keys of a file's object and of what is deleted with it, which may be absent."""
+    return [object_key, line_index_key(object_key)] if purpose == Purpose.BATCH_OUTPUT else [object_key]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewFile:
     """A file whose content is in the object store, but not referenced by a row yet."""
@@ -243,17 +253,17 @@ def _delete_unread(session: Session, locked: Sequence[File], *, by: str) -> int:
     return len(unread)
 
 
-def due_for_purge(session: Session, *, limit: int) -> dict[str, str]:
-    """Return deleted files whose objects still exist, as id: object key; those never tried come first.
+def due_for_purge(session: Session, *, limit: int) -> dict[str, list[str]]:
+    """Return deleted files whose objects still exist, as id: keys; those never tried come first.
 
     No lock is held while the objects are deleted: two concurrent purges do no harm.
     """
     is_due = File.purge_again_at.is_(None) | (File.purge_again_at <= func.now())
     is_over = func.least(File.expires_at, File.deleted_at) <= func.now()  # of every deleted file: the index is by this
     is_deleted = File.deleted_at.is_not(None) & File.purged_at.is_(None)
-    due = select(File.id, File.object_key).where(is_over, is_deleted, is_due)
+    due = select(File.id, File.object_key, File.purpose).where(is_over, is_deleted, is_due)
     rows = session.execute(due.order_by(File.purge_again_at.asc().nulls_first(), File.deleted_at).limit(limit))
-    return {row.id: row.object_key for row in rows}
+    return {row.id: keys_of(row.object_key, row.purpose) for row in rows}
 
 
 def note_purged(session: Session, *, gone: Collection[str], refused: Collection[str], again: timedelta) -> None:

@@ -130,7 +130,8 @@ def delete(
     If this process dies in between, the purge of the control worker deletes the object.
     """
     file = files.delete_file(session, tenant.id, file_id, by=key_id)
-    after_commit.add_task(services.store.delete, file.object_key)
+    for key in files.keys_of(file.object_key, file.purpose):
+        after_commit.add_task(services.store.delete, key)
     return DeletedFile(id=file.id)
 
 

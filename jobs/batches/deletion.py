@@ -57,7 +57,7 @@ def delete_batch(session: Session, tenant_id: str, batch_id: str, *, by: str) ->
     }
     session.execute(update(Batch).where(Batch.id == batch_id).values(emptied))
     deletions.record(session, Deleted.BATCH, [(batch_id, tenant_id)], by=by)
-    return keys + [file.object_key for file in outputs]
+    return keys + [key for file in outputs for key in files.keys_of(file.object_key, file.purpose)]
 
 
 def _lock_outputs(session: Session, batch_id: str, others: Sequence[str]) -> list[File]:

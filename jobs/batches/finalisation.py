@@ -1,4 +1,4 @@
-"""Finalise a batch that has ended: a result for every request, the output and error files, its outcome.
+"""Finalise a batch that has ended: a result for every request, the output and error files, their index, its outcome.
 
 Short transactions under a claim, none of them open during a request to the object store; the last one links the files
 and moves the batch. A crash before it leaves orphan objects at worst. Memory grows by at most a byte per line.
@@ -26,7 +26,8 @@ from jobs.batches.page_ends import end_of_page
 from jobs.batches.scan import whole_file_problem
 from jobs.chunks import checkpoints
 from jobs.claims.work import work_on
-from jobs.files import NewFile, Purpose, create_file, new_object_key
+from jobs.files import NewFile, Purpose, create_file, line_index_key, new_object_key
+from jobs.lines.line_index import LineIndexWriter, kind_of
 from jobs.partitions import batch_day
 from jobs.settings import MIB, Settings
 from jobs.states import OPEN_CHUNK_STATES, BatchState
@@ -102,41 +103,55 @@ class _Written:
 
 
 class _LazyFile:
-    """A result file created with its first line: an empty one is not made."""
+    """An object created with its first line: an empty one is not made."""
 
     def __init__(self, storage: Storage, key: str, stack: ExitStack) -> None:
+        self.key = key
         self.num_lines = 0
-        self._key = key
         self._storage = storage
         self._stack = stack
         self._writer: ObjectWriter | None = None
 
-    def write(self, lines: list[bytes]) -> None:
+    def write_lines(self, lines: list[bytes]) -> None:
         if lines:
-            if self._writer is None:
-                self._writer = self._stack.enter_context(self._storage.writer(self._key))
-            self._writer.write(b"\n".join(lines) + b"\n")
+            self.write(b"\n".join(lines) + b"\n")
             self.num_lines += len(lines)
+
+    def write(self, content: bytes) -> None:
+        if self._writer is None:
+            self._writer = self._stack.enter_context(self._storage.writer(self.key))
+        self._writer.write(content)
 
     @property
     def written(self) -> _Written | None:
-        return None if self._writer is None else _Written(object_key=self._key, size_bytes=self._writer.size_bytes)
+        return None if self._writer is None else _Written(object_key=self.key, size_bytes=self._writer.size_bytes)
 
 
 def _write_files(work: BatchWork, storage: Storage) -> tuple[_Written | None, _Written | None]:
-    """Stream all results, by line number, into the output and error files; None for a file without lines."""
+    """Stream all results, by line number, into the output and error files; None for a file without lines.
+
+    Their line index is beside the first of them.
+    """
     with work.reading() as session:
         batch = session.get_one(Batch, work.claim.id)
     with ExitStack() as stack:
         output, errors = (_LazyFile(storage, new_object_key(batch.tenant_id), stack) for _ in range(2))
+        first = output if batch.num_completed else errors
+        indexed = _LazyFile(storage, line_index_key(first.key), stack)
+        index = LineIndexWriter(indexed.write)
         for page in _pages(work, batch):
-            output.write([bytes(row.line) for row in page if not row.is_error])
-            errors.write([bytes(row.line) for row in page if row.is_error])
+            output.write_lines([bytes(row.line) for row in page if not row.is_error])
+            errors.write_lines([bytes(row.line) for row in page if row.is_error])
+            for row in page:
+                kind = kind_of(row.line, is_error=row.is_error, status_code=row.status_code)
+                index.add(row.line_no, kind, len(row.line) + 1)
         if (output.num_lines, errors.num_lines) != (batch.num_completed, batch.num_failed):
             raise CountsDisagreeError(
                 f"batch {batch.id} counts {batch.num_completed} completed and {batch.num_failed} failed requests, and "
                 f"has {output.num_lines} and {errors.num_lines} results"
             )
+        if output.num_lines or errors.num_lines:
+            index.finish()
     return output.written, errors.written
 
 
@@ -205,7 +220,7 @@ _SIZES = text("""
 """)
 
 _LINES = text("""
-    SELECT line_no, is_error, line FROM result
+    SELECT line_no, is_error, status_code, line FROM result
     WHERE batch_day = :day AND batch_id = :batch_id AND line_no > :after AND line_no <= :last
     ORDER BY line_no
 """)

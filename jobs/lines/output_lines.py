@@ -11,6 +11,8 @@ from typing import Any
 
 import orjson
 
+_NO_RESPONSE = b'"response":null,"error":{"code":"'
+
 
 def response_id(prefix: str, batch_id: str, line_no: int) -> str:
     """Return the id of a response body, `<prefix>-…` (`chatcmpl`, `cmpl`), stable across runs of a line."""
@@ -34,6 +36,29 @@ def answer_of(line: bytes) -> tuple[str, dict[str, Any]]:
 def error_line(batch_id: str, line_no: int, custom_id: str | None, *, code: str, message: str) -> bytes:
     """Build a line of the error file for a request that got no response. No newline."""
     return _line(batch_id, line_no, custom_id=custom_id, response=None, error={"code": code, "message": message})
+
+
+def failure_code(line: bytes) -> str | None:
+    """Return the code of a line of the error file; None where its error has none.
+
+    Most lines have no response: their code is found without parsing them, a tenth of the time.
+    """
+    found = line.find(_NO_RESPONSE)  # never in a custom_id, where quotes are escaped
+    if found >= 0:
+        begin = found + len(_NO_RESPONSE)
+        code = line[begin : line.find(b'"', begin)]
+        if b"\\" not in code:
+            return code.decode()
+    error = _error_of(orjson.loads(line))
+    code_of_error = error.get("code") if type(error) is dict else None
+    return None if code_of_error is None else str(code_of_error)
+
+
+def _error_of(answer: Mapping[str, Any]) -> Any:
+    if answer["error"] is not None:
+        return answer["error"]
+    body = (answer["response"] or {}).get("body")
+    return body.get("error") if type(body) is dict else None
 
 
 def _line(

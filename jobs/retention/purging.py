@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import date, datetime, timedelta
 from itertools import islice
@@ -38,8 +38,8 @@ _FILES = 100  # per transaction
 _BATCHES = 100  # per transaction
 _ROWS = 10_000  # per transaction
 _DELETIONS_AT_ONCE = 8
-_OURS = re.compile(rf"({files.OBJECT_KEY.pattern})(?:#[0-9]+)?")
-"""Our objects, and their parts; a bucket may hold other things too."""
+_OURS = re.compile(rf"({files.OBJECT_KEY.pattern})(?:\.lines)?(?:#[0-9]+)?")
+"""Our objects, the line indexes beside them, and parts of both; a bucket may hold other things too."""
 
 
 def purge_files(maker: sessionmaker[Session], storage: Storage) -> int:
@@ -54,10 +54,17 @@ def purge_files(maker: sessionmaker[Session], storage: Storage) -> int:
             due = {} if are_objects_held(session) else files.due_for_purge(session, limit=_FILES)
         if not due:
             return num_gone
-        gone = delete_objects(storage, due)
+        gone = _delete_files(storage, due)
         with transaction(maker) as session:
             files.note_purged(session, gone=gone, refused=due.keys() - gone, again=_AGAIN)
         num_gone += len(gone)
+
+
+def _delete_files(storage: Storage, due: Mapping[str, Sequence[str]]) -> set[str]:
+    """Delete the objects of files, as id: keys; return the ids of those that have none left."""
+    keys = {f"{file_id} {key}": key for file_id, file_keys in due.items() for key in file_keys}
+    gone = delete_objects(storage, keys)
+    return {file_id for file_id, file_keys in due.items() if all(f"{file_id} {key}" in gone for key in file_keys)}
 
 
 def purge_uploads(maker: sessionmaker[Session], storage: Storage) -> int:

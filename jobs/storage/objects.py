@@ -149,8 +149,8 @@ class Storage:
                     return b""
                 raise
 
-    def read_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        """Return the bytes of ranges (start, end) inside an object; nearby ranges share a request.
+    def read_ranges(self, key: str, ranges: Sequence[tuple[int, int]], *, gap_bytes: int = MIB) -> list[bytes]:
+        """Return the bytes of ranges (start, end) inside an object; those at most `gap_bytes` apart share a request.
 
         Raises NotFoundError.
         """
@@ -159,7 +159,8 @@ class Storage:
         with self._reported(key):
             starts, ends = ([each[side] for each in ranges] for side in (0, 1))
             return [
-                content.to_bytes() for content in obstore.get_ranges(self.access.store, key, starts=starts, ends=ends)
+                content.to_bytes()
+                for content in obstore.get_ranges(self.access.store, key, starts=starts, ends=ends, coalesce=gap_bytes)
             ]
 
     def read_whole_range(self, key: str, start: int, end: int) -> bytes:

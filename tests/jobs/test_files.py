@@ -181,7 +181,7 @@ def test_a_deleted_file_is_purged_until_its_object_is_known_to_be_gone(
     files.delete_file(session, tenant.id, file.id, by="key_1")
     deleted_at = file.deleted_at
     due = files.due_for_purge(session, limit=10)
-    assert due == {file.id: file.object_key}
+    assert due == {file.id: [file.object_key]}
     files.note_purged(session, gone=due, refused=(), again=timedelta(0))
     assert files.due_for_purge(session, limit=10) == {}
     assert (file.deleted_at, kept.purged_at) == (deleted_at, None)

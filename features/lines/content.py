@@ -1,0 +1,74 @@
+"""What a line of a result file shows: its request's custom_id, and the beginning of its answer or error. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from features.lines.reader import FoundLine
+
+EXCERPT_CHARACTERS = 300
+_HEAD = re.compile(rb'\{"id":"[^"]*","custom_id":("(?:[^"\\]|\\.)*"|null),')
+_CONTENT = re.compile(rb'"(?:content|text|message)":"((?:[^"\\]|\\.){0,1200})')
+_NOT_SHOWN = frozenset({"id", "object", "model", "role", "finish_reason", "request_id", "type", "created"})
+"""Members of an answer that are not part of its text."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """A line as lists show it."""
+
+    custom_id: str | None
+    excerpt: str | None
+    """The first characters of the answer's text or of the error's message; None where there is no text."""
+
+
+def shown(line: FoundLine) -> Shown:
+    """Return what a list shows of a line."""
+    if not line.is_whole:
+        return _of_beginning(line.content)
+    result = orjson.loads(line.content)
+    text = next(texts_of(result), None)
+    return Shown(custom_id=result["custom_id"], excerpt=None if text is None else text[:EXCERPT_CHARACTERS])
+
+
+def _of_beginning(content: bytes) -> Shown:
+    head, text = _HEAD.match(content), _CONTENT.search(content)
+    return Shown(
+        custom_id=None if head is None else orjson.loads(head[1]),
+        excerpt=None if text is None else _unescaped(text[1])[:EXCERPT_CHARACTERS],
+    )
+
+
+def _unescaped(content: bytes) -> str:
+    """Return the text of the beginning of a JSON string, which may be cut inside a character."""
+    text = content.decode(errors="ignore")
+    parsed = orjson.loads(f'"{text}"')
+    assert isinstance(parsed, str)
+    return parsed
+
+
+def texts_of(result: dict[str, Any]) -> Iterator[str]:
+    """Yield the texts of a result: the error's message, or those of the response's body; empty ones are left out."""
+    error = result["error"]
+    if error is not None:
+        yield str(error.get("message", ""))
+        return
+    yield from _texts((result["response"] or {}).get("body"))
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if type(value) is str:
+        if value:
+            yield value
+    elif type(value) is list:
+        for each in value:
+            yield from _texts(each)
+    elif type(value) is dict:
+        for name, each in value.items():
+            if name not in _NOT_SHOWN:
+                yield from _texts(each)

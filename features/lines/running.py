@@ -1,0 +1,145 @@
+"""Lines of a batch that has not ended: read from its results so far, in the database."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import date
+from typing import Any
+
+import orjson
+from sqlalchemy import text
+from sqlalchemy.orm import Session, sessionmaker
+
+from features.lines.reader import MAX_LINE_BYTES, MAX_SHOWN_BYTES, FoundLine, LineFilter, LinesPage, SearchedPart
+from jobs.batches.page_ends import end_of_page
+from jobs.database import transaction
+from jobs.lines.line_index import kind_of
+from jobs.settings import MIB
+
+_WINDOW = 100_000
+"""Line numbers that one statement looks at: few of them may be wanted."""
+_WINDOWS = 3
+"""Of one page."""
+_SEARCHED_BYTES = 4 * MIB
+_SEARCHED_ROWS = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningLines:
+    """Reads results of one batch, each call in a transaction of its own."""
+
+    maker: sessionmaker[Session]
+    batch_id: str
+    day: date
+
+    @property
+    def needs_database(self) -> bool:
+        return True
+
+    def page(self, wanted: LineFilter, *, first_line: int, limit: int) -> LinesPage:
+        """Return the next `limit` wanted lines from a line number on; fewer where that takes too many windows."""
+        lines: list[FoundLine] = []
+        start, has_more = first_line, True
+        with transaction(self.maker) as session:
+            for _ in range(_WINDOWS):
+                lines += self._window(session, wanted, start, limit=limit + 1 - len(lines))
+                if len(lines) > limit:
+                    return LinesPage(lines=lines[:limit], next_line=lines[limit - 1].line_no + 1, has_more=True)
+                start += _WINDOW
+                has_more = bool(session.scalar(_HAS_LINE, self._values(first=start)))
+                if not has_more:
+                    break
+        after = lines[-1].line_no + 1 if lines else first_line
+        return LinesPage(lines=lines, next_line=start if has_more else after, has_more=has_more)
+
+    def find(self, line_no: int) -> FoundLine | None:
+        """Return one line, or None where it has no result yet."""
+        with transaction(self.maker) as session:
+            row = session.execute(_ONE, self._values(first=line_no, most=MAX_LINE_BYTES)).first()
+        return None if row is None else _found(row)
+
+    def search(self, needle: bytes, wanted: LineFilter, *, first_line: int) -> Iterator[SearchedPart]:
+        """Yield the wanted lines whose bytes contain `needle`, page by page, from a line number on."""
+        has_more = True
+        while has_more:
+            with transaction(self.maker) as session:
+                last, has_more = end_of_page(
+                    session,
+                    _SIZES,
+                    self._values(),
+                    after=first_line - 1,
+                    limit=_SEARCHED_ROWS,
+                    max_bytes=_SEARCHED_BYTES,
+                )
+                rows = session.execute(_ALL, self._values(first=first_line, last=last)).all()
+            hits = [_found(row) for row in rows if needle in row.content]
+            yield SearchedPart(
+                lines=[line for line in hits if wanted.takes(line.kind)],
+                next_line=last + 1,
+                num_bytes=sum(row.size for row in rows),
+            )
+            first_line = last + 1
+
+    def _window(self, session: Session, wanted: LineFilter, first_line: int, *, limit: int) -> list[FoundLine]:
+        """Return up to `limit` wanted lines of a window of line numbers."""
+        lines: list[FoundLine] = []
+        values = self._values(
+            end=first_line + _WINDOW,
+            most=MAX_SHOWN_BYTES,
+            limit=limit,
+            is_error=wanted.is_error,
+            status_code=wanted.status_code,
+            code=None if wanted.code is None else orjson.dumps(wanted.code)[1:-1],
+        )
+        is_full = True
+        while is_full and len(lines) < limit:  # where the code is part of another text, the row is left out here
+            rows = session.execute(_WANTED, values | {"first": first_line}).all()
+            lines += [line for line in map(_found, rows) if wanted.takes(line.kind)]
+            is_full = len(rows) == limit
+            first_line = rows[-1].line_no + 1 if rows else first_line
+        return lines[:limit]
+
+    def _values(self, **others: object) -> dict[str, object]:
+        return {"day": self.day, "batch_id": self.batch_id, **others}
+
+
+def _found(row: Any) -> FoundLine:
+    content = bytes(row.content)
+    try:
+        kind = kind_of(content, is_error=row.is_error, status_code=row.status_code)
+    except orjson.JSONDecodeError:  # its beginning alone was read
+        kind = kind_of(b'{"error":null,"response":null}', is_error=row.is_error, status_code=row.status_code)
+    return FoundLine(line_no=row.line_no, kind=kind, size=row.size, content=content)
+
+
+_COUNTED = """
+    batch_day = :day AND batch_id = :batch_id
+    -- What a validation writes counts once its batch starts.
+    AND result_no <= (SELECT num_completed + num_failed FROM batch WHERE id = :batch_id)
+"""
+
+_WANTED = text(f"""
+    SELECT line_no, is_error, status_code, octet_length(line) AS size, substring(line FROM 1 FOR :most) AS content
+    FROM result WHERE {_COUNTED} AND line_no >= :first AND line_no < :end
+        AND (CAST(:is_error AS boolean) IS NULL OR is_error = :is_error)
+        AND (CAST(:status_code AS integer) IS NULL OR status_code = :status_code)
+        AND (CAST(:code AS bytea) IS NULL OR position(CAST(:code AS bytea) IN line) > 0)
+    ORDER BY line_no LIMIT :limit
+""")
+
+_ONE = text(f"""
+    SELECT line_no, is_error, status_code, octet_length(line) AS size, substring(line FROM 1 FOR :most) AS content
+    FROM result WHERE {_COUNTED} AND line_no = :first
+""")
+
+_ALL = text(f"""
+    SELECT line_no, is_error, status_code, octet_length(line) AS size, line AS content
+    FROM result WHERE {_COUNTED} AND line_no >= :first AND line_no <= :last ORDER BY line_no
+""")
+
+_SIZES = text(f"""
+    SELECT line_no, octet_length(line) FROM result WHERE {_COUNTED} AND line_no > :after ORDER BY line_no LIMIT :limit
+""")
+
+_HAS_LINE = text(f"SELECT EXISTS (SELECT FROM result WHERE {_COUNTED} AND line_no >= :first)")

@@ -1,0 +1,186 @@
+"""The index of a batch's result files: for each line its number, file, place, size, status and code.
+
+Blocks of columns in the order of lines, then a directory of the blocks, so that a page is read by ranges of bytes.
+Pure: lines in, bytes out and back; no SQL, no storage.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, compress
+from typing import NamedTuple
+
+import orjson
+
+from jobs.lines.output_lines import failure_code
+from jobs.settings import MIB
+
+TAIL = struct.Struct("<Q8s")
+"""The last bytes: the size of the directory before them, and the format."""
+BYTES_A_LINE = 10
+BLOCK_LINES = 4096
+BLOCK_BYTES = 4 * MIB
+"""A block ends after the line with which its lines have more bytes than this in the result files."""
+MAX_KINDS = 1000
+MAX_CODE = 200
+"""Codes beyond these, a number and one of characters, are none in the index: an answer may have any."""
+_FORMAT = b"tmlines1"
+
+
+class Kind(NamedTuple):
+    """What lines have in common: their file, status and code."""
+
+    is_error: bool
+    """Whether they are in the error file."""
+    status_code: int | None
+    """None: no response."""
+    code: str | None
+    """None: no error, or one without a code."""
+
+
+_ANSWERED = Kind(is_error=False, status_code=200, code=None)
+
+
+def kind_of(line: bytes, *, is_error: bool, status_code: int | None) -> Kind:
+    """Return the kind of a line of a result file."""
+    if not is_error:
+        return _ANSWERED if status_code == 200 else Kind(is_error, status_code, None)
+    return Kind(is_error, status_code, failure_code(line))
+
+
+class IndexedLine(NamedTuple):
+    """One line of the result files."""
+
+    line_no: int  # 0-based
+    kind: Kind
+    start: int  # in its file
+    size: int  # bytes, with the line end
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """Consecutive lines of the index."""
+
+    first_line: int
+    num_lines: int
+    start: int
+    """Its first byte in the index."""
+    starts: tuple[int, int]
+    """First bytes of its lines in the output file and in the error file."""
+    counts: Mapping[int, int]
+    """Numbers of lines by kind, those that it has."""
+
+    @property
+    def end(self) -> int:
+        return self.start + BYTES_A_LINE * self.num_lines
+
+
+class LineIndexWriter:
+    """Writes an index while the result files are written: add each line, in their order, then `finish`."""
+
+    def __init__(self, write: Callable[[bytes], object]) -> None:
+        self._write = write
+        self._size = 0
+        self._kinds: dict[Kind, int] = {}
+        self._blocks: list[Block] = []
+        self._starts = [0, 0]
+        self._lines: list[tuple[int, int, int]] = []
+        self._bytes = [0, 0]
+
+    def add(self, line_no: int, kind: Kind, size: int) -> None:
+        """Add a line of `size` bytes, with its line end."""
+        number = self._kinds.get(kind)
+        self._lines.append((line_no, size, self._number(kind) if number is None else number))
+        self._bytes[kind.is_error] += size
+        if len(self._lines) == BLOCK_LINES or self._bytes[0] + self._bytes[1] >= BLOCK_BYTES:
+            self._end_block()
+
+    def finish(self) -> None:
+        """Write the rest."""
+        if self._lines:
+            self._end_block()
+        blocks = [
+            [each.first_line, each.num_lines, each.start, *each.starts, list(each.counts.items())]
+            for each in self._blocks
+        ]
+        directory = orjson.dumps({"kinds": [list(each) for each in self._kinds], "blocks": blocks})
+        self._write(directory + TAIL.pack(len(directory), _FORMAT))
+
+    def _number(self, kind: Kind) -> int:
+        if kind.code is not None and (len(self._kinds) >= MAX_KINDS or len(kind.code) > MAX_CODE):
+            kind = kind._replace(code=None)
+        return self._kinds.setdefault(kind, len(self._kinds))
+
+    def _end_block(self) -> None:
+        numbers, sizes, kinds = zip(*self._lines, strict=True)
+        num_lines = len(numbers)
+        block = Block(
+            first_line=numbers[0],
+            num_lines=num_lines,
+            start=self._size,
+            starts=(self._starts[0], self._starts[1]),
+            counts=Counter(kinds),
+        )
+        self._write(struct.pack(f"<{num_lines}I{num_lines}I{num_lines}H", *numbers, *sizes, *kinds))
+        self._blocks.append(block)
+        self._size = block.end
+        self._starts = [start + size for start, size in zip(self._starts, self._bytes, strict=True)]
+        self._lines, self._bytes = [], [0, 0]
+
+
+class NotAnIndexError(ValueError):
+    """The bytes are not an index, or one of another format."""
+
+
+class LineIndex:
+    """The directory of an index: its blocks, which are read apart."""
+
+    def __init__(self, kinds: Sequence[Kind], blocks: Sequence[Block]) -> None:
+        self.kinds = kinds
+        self.blocks = blocks
+        self._first_lines = [block.first_line for block in blocks]
+
+    @classmethod
+    def parse(cls, directory: bytes) -> LineIndex:
+        """Return an index from the bytes of its directory."""
+        parsed = orjson.loads(directory)
+        blocks = [
+            Block(first_line=first, num_lines=num, start=start, starts=(output, errors), counts=dict(counts))
+            for first, num, start, output, errors, counts in parsed["blocks"]
+        ]
+        return cls([Kind(*each) for each in parsed["kinds"]], blocks)
+
+    def blocks_from(self, line_no: int) -> Iterator[Block]:
+        """Yield the block that may have a line, and those after it."""
+        first = max(0, bisect_right(self._first_lines, line_no) - 1)
+        yield from self.blocks[first:]
+
+    def lines_of(self, block: Block, content: bytes) -> list[IndexedLine]:
+        """Return the lines of a block from its bytes in the index."""
+        num = block.num_lines
+        columns = struct.unpack(f"<{num}I{num}I{num}H", content)
+        numbers, sizes, ids = columns[:num], columns[num : 2 * num], columns[2 * num :]
+        in_errors = [self.kinds[each].is_error for each in ids]
+        starts = [
+            accumulate(compress(sizes, [each is is_error for each in in_errors]), initial=block.starts[is_error])
+            for is_error in (False, True)
+        ]
+        return [
+            IndexedLine(number, self.kinds[kind], next(starts[is_error]), size)
+            for number, size, kind, is_error in zip(numbers, sizes, ids, in_errors, strict=True)
+        ]
+
+
+def directory_size(tail: bytes) -> int:
+    """Return the size of the directory from the last bytes of an index. Raises NotAnIndexError."""
+    if len(tail) != TAIL.size:
+        raise NotAnIndexError("too short")
+    size, form = TAIL.unpack(tail)
+    if form != _FORMAT:
+        raise NotAnIndexError(f"format {form!r}")
+    assert isinstance(size, int)
+    return size

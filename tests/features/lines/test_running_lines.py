@@ -1,0 +1,105 @@
+"""Tests of lines of batches that have not ended: they are read from the results so far."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import orjson
+import pytest
+from sqlalchemy.orm import Session, sessionmaker
+
+from features.lines import opening, running, searching
+from features.lines.reader import LineFilter
+from features.lines.running import RunningLines
+from jobs.chunks.recording import LineResult
+from jobs.lines.output_lines import error_line, output_line
+from jobs.storage import Storage
+from jobs.tables import Batch
+from tests.jobs.batches.answered_lines import answer, claim_all, failure, flush
+
+Run = Callable[..., Batch]
+ALL = LineFilter()
+
+
+@pytest.fixture
+def reader(session: Session, maker: sessionmaker[Session], storage: Storage, run: Run) -> RunningLines:
+    """Lines of a batch of twelve, of which 0, 1, 2 and 9 have results; 2 has failed."""
+    batch = run(12)
+    first, _, third = claim_all(session)
+    flush(session, third, [answer(batch.id, 9)])
+    refused = output_line(batch.id, 1, "a1", status_code=400, body={"error": {"message": "engine_failure"}})
+    results = [answer(batch.id, 0), LineResult(line_no=1, line=refused, status_code=400), failure(batch.id, 2)]
+    flush(session, first, results)
+    lines = opening.open_lines(session, maker, storage, batch)
+    assert isinstance(lines, RunningLines)
+    return lines
+
+
+def numbers(reader: RunningLines, wanted: LineFilter = ALL, *, first_line: int = 0, limit: int = 10) -> list[int]:
+    return [line.line_no for line in reader.page(wanted, first_line=first_line, limit=limit).lines]
+
+
+def test_pages_have_the_results_so_far_by_line_number(reader: RunningLines) -> None:
+    assert numbers(reader) == [0, 1, 2, 9]
+    page = reader.page(ALL, first_line=0, limit=2)
+    assert ([line.line_no for line in page.lines], page.next_line, page.has_more) == ([0, 1], 2, True)
+    assert numbers(reader, first_line=page.next_line) == [2, 9]
+    assert not reader.page(ALL, first_line=2, limit=2).has_more
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found"),
+    [
+        (LineFilter(is_error=True), [1, 2]),
+        (LineFilter(is_error=False), [0, 9]),
+        (LineFilter(status_code=400), [1]),
+        (LineFilter(code="engine_failure"), [2]),
+        (LineFilter(code="engine"), []),
+    ],
+)
+def test_a_filter_gives_the_lines_that_meet_all_of_it(
+    reader: RunningLines, wanted: LineFilter, found: list[int]
+) -> None:
+    assert numbers(reader, wanted) == found
+    assert numbers(reader, wanted, limit=1) == found[:1]
+
+
+def test_a_page_ends_after_some_windows_and_says_that_more_may_follow(
+    reader: RunningLines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running, "_WINDOW", 2)
+    page = reader.page(LineFilter(status_code=200), first_line=1, limit=10)
+    assert (list(page.lines), page.next_line, page.has_more) == ([], 7, True)
+    assert numbers(reader, first_line=page.next_line) == [9]
+
+
+def test_one_line_is_found_once_it_has_a_result(reader: RunningLines) -> None:
+    line = reader.find(9)
+    assert line is not None
+    assert line.is_whole
+    assert orjson.loads(line.content)["custom_id"] == "a9"
+    assert reader.find(8) is None
+
+
+def test_a_search_goes_through_all_results(reader: RunningLines, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "_SEARCHED_ROWS", 1)
+
+    def found(text: str, wanted: LineFilter = ALL) -> list[int]:
+        parts = searching.search(reader, text, wanted, first_line=0, limit=10)
+        return [line.line_no for part in parts for line in part.lines]
+
+    assert found("a") == [0, 1, 2, 9]
+    assert found("engine_failure") == [1], "a code is not a text"
+    assert found("a", LineFilter(is_error=True)) == [1, 2]
+
+
+def test_the_beginning_of_a_long_failure_has_no_code(
+    session: Session, maker: sessionmaker[Session], storage: Storage, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running, "MAX_SHOWN_BYTES", 200)
+    batch = run(1)
+    (claim,) = claim_all(session)
+    line = error_line(batch.id, 0, "x" * 500, code="engine_failure", message="no")
+    flush(session, claim, [LineResult(line_no=0, line=line, status_code=None)])
+    [found] = opening.open_lines(session, maker, storage, batch).page(ALL, first_line=0, limit=5).lines
+    assert (found.is_whole, len(found.content), found.kind.code) == (False, 200, None)
