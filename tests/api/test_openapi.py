@@ -184,6 +184,7 @@ def test_every_success_has_a_schema_or_its_own_content_type(witness: Witness) ->
         "listGold": "application/x-ndjson",
         "listRecords": "application/x-ndjson",
         "listResults": "application/x-ndjson",
+        "searchLines": "application/x-ndjson",
         "retrievePageImage": "image/png",
         "readMetrics": "text/plain",
         "streamBatch": "text/event-stream",

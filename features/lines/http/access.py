@@ -1,0 +1,99 @@
+"""What endpoints and pages do to read lines: a short transaction, then the store, in threads of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from anyio import CapacityLimiter
+from anyio.to_thread import run_sync
+
+from api.services import Services
+from features.lines.http.threads import threads_of
+from features.lines.opening import open_lines
+from features.lines.reader import FoundLine, LineReader
+from features.lines.requests import RequestPlace, find_place, read_request
+from features.lines.stored import StoredLines
+from jobs.batches import lifecycle
+from jobs.database import transaction
+from jobs.errors import NotFoundError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenedLines:
+    """The lines of one batch, ready to be read."""
+
+    batch_status: str
+    """Before anything is read."""
+    reader: LineReader
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WholeLine:
+    """One line beside its request."""
+
+    line: FoundLine
+    request: bytes | None
+    is_request_deleted: bool
+    """Whether the input was deleted; otherwise a request that is None is too long."""
+
+
+async def opened(services: Services, tenant_id: str, batch_id: str) -> OpenedLines:
+    """Return a tenant's batch's lines; an index that is missing is made. Raises NotFoundError, GoneError, ServiceError.
+
+    The index of a batch of an earlier release, or of a restored one, takes as long as a search of its files.
+    """
+    async with services.session_slots:
+        lines = await run_sync(_open, services, tenant_id, batch_id)
+    reader = lines.reader
+    if isinstance(reader, StoredLines) and not await run_sync(reader.load, limiter=threads_of(services).pages):
+        async with services.making_turn(tenant_id):
+            await run_sync(_make_index, reader, limiter=services.store.making_threads)
+    return lines
+
+
+async def read(services: Services, lines: OpenedLines, call: Callable[[], T], *, limiter: CapacityLimiter) -> T:
+    """Run one call of a reader, with a connection if it takes one."""
+    if not lines.reader.needs_database:
+        return await run_sync(call, limiter=limiter)
+    async with services.session_slots:
+        return await run_sync(call)
+
+
+async def read_one(services: Services, tenant_id: str, batch_id: str, line_no: int) -> WholeLine:
+    """Return one line beside its request. Raises NotFoundError also where it has no result."""
+    lines = await opened(services, tenant_id, batch_id)
+    limiter = threads_of(services).pages
+    line = await read(services, lines, lambda: lines.reader.find(line_no), limiter=limiter)
+    if line is None:
+        raise NotFoundError(
+            f"Line {line_no + 1} of batch {batch_id!r} has no result: the batch is {lines.batch_status}.",
+            param="number",
+            code="no_result",
+        )
+    async with services.session_slots:
+        place = await run_sync(_place, services, tenant_id, batch_id, line_no)
+    if place is None:
+        return WholeLine(line=line, request=None, is_request_deleted=True)
+    request = await run_sync(read_request, services.store.storage, place, line_no, limiter=limiter)
+    return WholeLine(line=line, request=request, is_request_deleted=False)
+
+
+def _open(services: Services, tenant_id: str, batch_id: str) -> OpenedLines:
+    with transaction(services.sessions) as session:
+        batch = lifecycle.get_batch(session, tenant_id, batch_id)
+        reader = open_lines(session, services.sessions, services.store.storage, batch)
+        return OpenedLines(batch_status=batch.state, reader=reader)
+
+
+def _place(services: Services, tenant_id: str, batch_id: str, line_no: int) -> RequestPlace | None:
+    with transaction(services.sessions) as session:
+        return find_place(session, lifecycle.get_batch(session, tenant_id, batch_id), line_no)
+
+
+def _make_index(reader: StoredLines) -> None:
+    if not reader.load():  # another request may have made it while this one waited
+        reader.make_index()
