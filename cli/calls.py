@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 from urllib.parse import quote
 
@@ -23,6 +24,14 @@ class Calls:
         params = {name: value for name, value in query.items() if value is not None}
         answer: dict[str, Any] = self.client.get(path, cast_to=self._as_sent, options={"params": params}).json()
         return answer
+
+    def rows(self, path: str, **query: Any) -> Iterator[dict[str, Any]]:
+        """Yield the objects of an answer that has one a line, as they arrive."""
+        params = {name: value for name, value in query.items() if value is not None}
+        options = {"params": params, "headers": {"X-Stainless-Raw-Response": "stream"}}  # the client reads no body
+        answer = self.client.get(path, cast_to=self._as_sent, options=options)
+        with closing(answer):
+            yield from map(json.loads, answer.iter_lines())
 
     def post(self, path: str, body: Mapping[str, Any] | None = None, *, key: str | None = None) -> dict[str, Any]:
         """Create or change an object; a repeated call with the same key returns the first result."""

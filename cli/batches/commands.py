@@ -18,6 +18,7 @@ from cli.ids import BatchId
 from cli.options import AsJson, Day, FailOnErrors, IdempotencyKey, Newest, WaitForServer
 from cli.table import print_fields, print_table, when
 from cli.watching.watch import describe_errors
+from features.lines.commands import lines
 from jobs.states import AskedPriority, BatchState
 
 app = typer.Typer(help="Create, follow and read batches on a running server.", no_args_is_help=True)
@@ -146,3 +147,4 @@ def _begin(day: datetime) -> int:
 
 
 app.command()(fetching.results)
+app.command()(lines)
