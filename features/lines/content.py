@@ -72,3 +72,57 @@ def _texts(value: Any) -> Iterator[str]:
         for name, each in value.items():
             if name not in _NOT_SHOWN:
                 yield from _texts(each)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Said:
+    """A part of a prompt or an answer that people read."""
+
+    by: str
+    """The role of a message, or what the part is."""
+    text: str
+
+
+def prompt_of(request: Any) -> list[Said]:
+    """Return the parts of a request's prompt; none where it is not one of a line."""
+    body = request.get("body") if type(request) is dict else None
+    if type(body) is not dict:
+        return []
+    messages = body.get("messages")
+    if type(messages) is list:
+        return [_message(each) for each in messages if type(each) is dict]
+    names = ("prompt", "input", "query", "documents")
+    return [Said(by=name, text="\n\n".join(_texts(body[name]))) for name in names if name in body]
+
+
+def said(result: dict[str, Any] | None) -> list[Said]:
+    """Return the parts of an answer, or the error."""
+    if result is None:
+        return []
+    body = (result["response"] or {}).get("body")
+    error = result["error"] or (body.get("error") if type(body) is dict else None)
+    if error is not None:
+        return [Said(by="error", text=str(error.get("message", "")) if type(error) is dict else str(error))]
+    choices = body.get("choices") if type(body) is dict else None
+    if type(choices) is not list:
+        return [Said(by="answer", text="\n\n".join(_texts(body)))]
+    return [part for choice in choices if type(choice) is dict for part in _choice(choice)]
+
+
+def _choice(choice: dict[str, Any]) -> Iterator[Said]:
+    message = choice.get("message")
+    if type(message) is not dict:
+        yield Said(by="answer", text=str(choice.get("text", "")))
+        return
+    if message.get("reasoning_content"):
+        yield Said(by="thoughts", text=str(message["reasoning_content"]))
+    yield _message(message)
+
+
+def _message(message: dict[str, Any]) -> Said:
+    """Return the text of a message; its tool calls as JSON where it has some."""
+    text = "\n\n".join(_texts(message.get("content")))
+    if message.get("tool_calls"):
+        calls = orjson.dumps(message["tool_calls"], option=orjson.OPT_INDENT_2).decode()
+        text = f"{text}\n\n{calls}" if text else calls
+    return Said(by=str(message.get("role", "message")), text=text)

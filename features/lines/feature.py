@@ -9,5 +9,7 @@ FEATURE = Feature(
     routers=("features.lines.http.lines:router",),
     lines=("features.lines.schemas:SearchRow",),
     services={"lines": "features.lines.http.threads:open_threads"},
+    templates="features.lines",
+    pages=("features.lines.pages.lines:router",),
     scopes=Scopes(read=("listLines", "retrieveLine", "searchLines")),
 )

@@ -1,0 +1,78 @@
+"""Tests of what lists and pages show of a line."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+import pytest
+
+from features.lines.content import Said, prompt_of, said, shown
+from features.lines.reader import FoundLine
+from jobs.lines.line_index import Kind
+from jobs.lines.output_lines import error_line, output_line
+from jobs.lines.responses import embeddings_body, error_body
+
+
+def line_of(content: bytes, *, most: int | None = None) -> FoundLine:
+    return FoundLine(line_no=0, kind=Kind(False, 200, None), size=len(content), content=content[:most])
+
+
+def answer(body: Any) -> bytes:
+    return output_line("b", 0, 'the "id"', status_code=200, body=body)
+
+
+CHAT = {"id": "x", "model": "m", "choices": [{"index": 0, "message": {"role": "assistant", "content": "Grüße\n" * 99}}]}
+
+
+@pytest.mark.parametrize(
+    ("content", "excerpt"),
+    [
+        (answer(CHAT), ("Grüße\n" * 99)[:300]),
+        (answer({"object": "text_completion", "choices": [{"text": "yes", "finish_reason": "stop"}]}), "yes"),
+        (answer(embeddings_body([[0.5]], model="m", num_tokens=1)), None),
+        (answer({"choices": []}), None),
+        (error_line("b", 0, 'the "id"', code="late", message="too late"), "too late"),
+        (output_line("b", 0, 'the "id"', status_code=400, body=error_body("bad", code="c", param=None)), "bad"),
+        (error_line("b", 0, 'the "id"', code="late", message=""), None),
+    ],
+)
+def test_an_excerpt_is_the_beginning_of_what_was_said(content: bytes, excerpt: str | None) -> None:
+    line = shown(line_of(content))
+    assert (line.custom_id, line.excerpt or None) == ('the "id"', excerpt)
+
+
+@pytest.mark.parametrize("most", [10, 40, 120, 260, 261, 262, 400])
+def test_any_beginning_of_a_line_can_be_shown(most: int) -> None:
+    line = shown(line_of(answer(CHAT), most=most))
+    assert line.custom_id in (None, 'the "id"')
+    assert line.excerpt is None or ("Grüße\n" * 99).startswith(line.excerpt)
+
+
+def test_a_line_without_a_custom_id_has_none() -> None:
+    assert shown(line_of(error_line("b", 0, None, code="c", message="m"))).custom_id is None
+    long = error_line("b", 0, None, code="c", message="m" * 500)
+    assert shown(line_of(long, most=300)).custom_id is None
+
+
+def test_a_prompt_is_its_messages_or_its_texts() -> None:
+    parts = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
+    messages = [{"role": "system", "content": "be brief"}, {"role": "user", "content": parts}]
+    assert prompt_of({"body": {"messages": messages}}) == [
+        Said(by="system", text="be brief"),
+        Said(by="user", text="one\n\ntwo"),
+    ]
+    assert prompt_of({"body": {"prompt": ["a", "b"]}}) == [Said(by="prompt", text="a\n\nb")]
+    for other in (None, "text", {}, {"body": 5}, {"body": {"messages": ["no object"]}}):
+        assert prompt_of(other) == []
+
+
+def test_an_answer_is_its_choices_with_thoughts_and_calls() -> None:
+    call = {"id": "call_1", "function": {"name": "find", "arguments": "{}"}}
+    message = {"role": "assistant", "content": None, "reasoning_content": "hm", "tool_calls": [call]}
+    thoughts, calls = said(orjson.loads(answer({"choices": [{"message": message}]})))
+    assert thoughts == Said(by="thoughts", text="hm")
+    assert orjson.loads(calls.text) == [call]
+    assert said(orjson.loads(answer({"choices": [{"text": "yes"}]}))) == [Said(by="answer", text="yes")]
+    assert said(orjson.loads(error_line("b", 0, "a", code="c", message="no"))) == [Said(by="error", text="no")]
+    assert said(None) == []
