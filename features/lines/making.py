@@ -52,7 +52,7 @@ def write_index(
         wanted = line_id(batch_id, line_no)
         for number, head in enumerate(heads):
             if head is not None and head.id == wanted:
-                index.add(line_no, head.kind, head.size)
+                index.add_one(line_no, head.kind, head.size)
                 heads[number] = next(files[number], None)
                 last_found = line_no
         if line_no - last_found > _MOST_BLANK:

@@ -41,7 +41,7 @@ class WholeLineObject(LineObject):
     result: dict[str, Any] | None
     """The line of the output or error file; null if it has more than 4 MiB."""
     request: Any | None
-    """The line of the input, as text if it is not JSON."""
+    """The line of the input, as text if it is not JSON or nested more than 250 levels deep."""
     no_request: Literal["deleted", "too_long"] | None
     """Why `request` is null: the input file was deleted or has expired, or the line has more than 4 MiB."""
 
@@ -119,7 +119,10 @@ def _fields(line: FoundLine) -> dict[str, Any]:
 
 
 def _parsed(content: bytes) -> Any:
+    """Return JSON parsed, anything else as text, as well as what is nested too deeply to be written again."""
     try:
-        return orjson.loads(content)
-    except orjson.JSONDecodeError:
+        parsed = orjson.loads(content)
+        orjson.dumps(parsed)
+    except (orjson.JSONDecodeError, orjson.JSONEncodeError):
         return content.decode(errors="replace")
+    return parsed

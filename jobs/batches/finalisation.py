@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
 
-from sqlalchemy import Row, text
+from sqlalchemy import text
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs.accounts import budgets
@@ -27,7 +26,7 @@ from jobs.batches.scan import whole_file_problem
 from jobs.chunks import checkpoints
 from jobs.claims.work import work_on
 from jobs.files import NewFile, Purpose, create_file, line_index_key, new_object_key
-from jobs.lines.line_index import LineIndexWriter, kind_of
+from jobs.lines.line_index import LineIndexWriter, ResultLine
 from jobs.partitions import batch_day
 from jobs.settings import MIB, Settings
 from jobs.states import OPEN_CHUNK_STATES, BatchState
@@ -140,11 +139,9 @@ def _write_files(work: BatchWork, storage: Storage) -> tuple[_Written | None, _W
         indexed = _LazyFile(storage, line_index_key(first.key), stack)
         index = LineIndexWriter(indexed.write)
         for page in _pages(work, batch):
-            output.write_lines([bytes(row.line) for row in page if not row.is_error])
-            errors.write_lines([bytes(row.line) for row in page if row.is_error])
-            for row in page:
-                kind = kind_of(row.line, is_error=row.is_error, status_code=row.status_code)
-                index.add(row.line_no, kind, len(row.line) + 1)
+            output.write_lines([line for _, is_error, _, line in page if not is_error])
+            errors.write_lines([line for _, is_error, _, line in page if is_error])
+            index.add(page)
         if (output.num_lines, errors.num_lines) != (batch.num_completed, batch.num_failed):
             raise CountsDisagreeError(
                 f"batch {batch.id} counts {batch.num_completed} completed and {batch.num_failed} failed requests, and "
@@ -155,7 +152,7 @@ def _write_files(work: BatchWork, storage: Storage) -> tuple[_Written | None, _W
     return output.written, errors.written
 
 
-def _pages(work: BatchWork, batch: Batch) -> Iterator[Sequence[Row[Any]]]:
+def _pages(work: BatchWork, batch: Batch) -> Iterator[Sequence[ResultLine]]:
     """Yield all results by line number; nobody else writes any, so no common snapshot is needed."""
     values = {"day": batch_day(batch.created_at), "batch_id": batch.id}
     after, has_more = -1, True
@@ -164,7 +161,7 @@ def _pages(work: BatchWork, batch: Batch) -> Iterator[Sequence[Row[Any]]]:
             last, has_more = end_of_page(
                 session, _SIZES, values, after=after, limit=_ROWS_A_PAGE, max_bytes=_BYTES_A_PAGE
             )
-            page = session.execute(_LINES, {**values, "after": after, "last": last}).all()
+            page: list[ResultLine] = list(map(tuple, session.execute(_LINES, {**values, "after": after, "last": last})))
         yield page
         after = last
 

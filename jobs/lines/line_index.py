@@ -7,7 +7,7 @@ Pure: lines in, bytes out and back; no SQL, no storage.
 from __future__ import annotations
 
 import struct
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -41,6 +41,9 @@ class Kind(NamedTuple):
     code: str | None
     """None: no error, or one without a code."""
 
+
+ResultLine = tuple[int, bool, int | None, bytes]
+"""The number of a line, whether it is in the error file, its status code, and its content without a line end."""
 
 _ANSWERED = Kind(is_error=False, status_code=200, code=None)
 
@@ -80,29 +83,42 @@ class Block:
 
 
 class LineIndexWriter:
-    """Writes an index while the result files are written: add each line, in their order, then `finish`."""
+    """Writes an index while the result files are written: add the lines in their order, then `finish`."""
 
     def __init__(self, write: Callable[[bytes], object]) -> None:
         self._write = write
         self._size = 0
-        self._kinds: dict[Kind, int] = {}
+        self._kinds: dict[tuple[bool, int | None, str | None], int] = {_ANSWERED: 0}
         self._blocks: list[Block] = []
-        self._starts = [0, 0]
-        self._lines: list[tuple[int, int, int]] = []
-        self._bytes = [0, 0]
+        self._starts = (0, 0)
+        # Columns of the lines that are in no block yet.
+        self._numbers: list[int] = []
+        self._sizes: list[int] = []
+        self._ids: list[int] = []
 
-    def add(self, line_no: int, kind: Kind, size: int) -> None:
+    def add(self, page: Sequence[ResultLine]) -> None:
+        """Add lines of the result files, a page at a time: as columns they take a third of the time."""
+        self._numbers += [line_no for line_no, _, _, _ in page]
+        self._sizes += [len(line) + 1 for _, _, _, line in page]
+        self._ids += [
+            0 if status_code == 200 and not is_error else self._id_of(line, is_error=is_error, status_code=status_code)
+            for _, is_error, status_code, line in page
+        ]
+        self._end_blocks()
+
+    def add_one(self, line_no: int, kind: Kind, size: int) -> None:
         """Add a line of `size` bytes, with its line end."""
-        number = self._kinds.get(kind)
-        self._lines.append((line_no, size, self._number(kind) if number is None else number))
-        self._bytes[kind.is_error] += size
-        if len(self._lines) == BLOCK_LINES or self._bytes[0] + self._bytes[1] >= BLOCK_BYTES:
-            self._end_block()
+        self._numbers.append(line_no)
+        self._sizes.append(size)
+        self._ids.append(self._id(kind))
+        if len(self._numbers) == BLOCK_LINES:
+            self._end_blocks()
 
     def finish(self) -> None:
         """Write the rest."""
-        if self._lines:
-            self._end_block()
+        self._end_blocks()
+        if self._numbers:
+            self._end_block(len(self._numbers))
         blocks = [
             [each.first_line, each.num_lines, each.start, *each.starts, list(each.counts.items())]
             for each in self._blocks
@@ -110,26 +126,43 @@ class LineIndexWriter:
         directory = orjson.dumps({"kinds": [list(each) for each in self._kinds], "blocks": blocks})
         self._write(directory + TAIL.pack(len(directory), _FORMAT))
 
-    def _number(self, kind: Kind) -> int:
-        if kind.code is not None and (len(self._kinds) >= MAX_KINDS or len(kind.code) > MAX_CODE):
-            kind = kind._replace(code=None)
-        return self._kinds.setdefault(kind, len(self._kinds))
+    def _id_of(self, line: bytes, *, is_error: bool, status_code: int | None) -> int:
+        code = failure_code(line) if is_error else None
+        number = self._kinds.get((is_error, status_code, code))  # equal to its kind, and made in a third of the time
+        return self._id(Kind(is_error, status_code, code)) if number is None else number
 
-    def _end_block(self) -> None:
-        numbers, sizes, kinds = zip(*self._lines, strict=True)
-        num_lines = len(numbers)
+    def _id(self, kind: Kind) -> int:
+        number = self._kinds.get(kind)
+        if number is None:
+            if kind.code is not None and (len(self._kinds) >= MAX_KINDS or len(kind.code) > MAX_CODE):
+                kind = kind._replace(code=None)
+            number = self._kinds.setdefault(kind, len(self._kinds))
+        return number
+
+    def _end_blocks(self) -> None:
+        """Write the blocks that are full."""
+        while self._numbers:
+            ends = list(accumulate(self._sizes[:BLOCK_LINES]))
+            num_lines = bisect_left(ends, BLOCK_BYTES) + 1
+            if num_lines > len(ends):
+                if len(ends) < BLOCK_LINES:
+                    return
+                num_lines = BLOCK_LINES
+            self._end_block(num_lines)
+
+    def _end_block(self, num_lines: int) -> None:
+        numbers, sizes, ids = (column[:num_lines] for column in (self._numbers, self._sizes, self._ids))
         block = Block(
-            first_line=numbers[0],
-            num_lines=num_lines,
-            start=self._size,
-            starts=(self._starts[0], self._starts[1]),
-            counts=Counter(kinds),
+            first_line=numbers[0], num_lines=num_lines, start=self._size, starts=self._starts, counts=Counter(ids)
         )
-        self._write(struct.pack(f"<{num_lines}I{num_lines}I{num_lines}H", *numbers, *sizes, *kinds))
+        self._write(struct.pack(f"<{num_lines}I{num_lines}I{num_lines}H", *numbers, *sizes, *ids))
         self._blocks.append(block)
         self._size = block.end
-        self._starts = [start + size for start, size in zip(self._starts, self._bytes, strict=True)]
-        self._lines, self._bytes = [], [0, 0]
+        in_errors = {number for (is_error, _, _), number in self._kinds.items() if is_error}
+        num_failed_bytes = sum(size for size, number in zip(sizes, ids, strict=True) if number in in_errors)
+        self._starts = (block.starts[0] + sum(sizes) - num_failed_bytes, block.starts[1] + num_failed_bytes)
+        for column in (self._numbers, self._sizes, self._ids):
+            del column[:num_lines]
 
 
 class NotAnIndexError(ValueError):

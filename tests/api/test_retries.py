@@ -170,7 +170,7 @@ def test_a_batch_that_runs_or_has_nothing_to_retry_is_refused_with_the_reason(
     status, code, message = refusal(client, refused.id)
     assert (status, code) == (409, "nothing_to_retry")
     assert "content" in message
-    assert len(deployment.object_names() - objects) == 2, "its input and its error file"
+    assert len(deployment.object_names() - objects) == 3, "its input, its error file and the index of its lines"
 
 
 def test_a_batch_whose_files_are_gone_is_refused_by_the_name_of_the_file(

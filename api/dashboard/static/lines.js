@@ -11,13 +11,18 @@ function cell(tag, text, { className = "", label = "" } = {}) {
   return made;
 }
 
+function named(text, label) {
+  const made = cell("td", "", { className: "mono", label });
+  made.append(Object.assign(cell("span", text, { className: "name" }), { title: text ?? "" }));
+  return made;
+}
+
 function shown(line) {
-  const row = document.createElement("tr"), number = cell("th", "", { className: "number" }), state = cell("td", ""), id = cell("td", "", { className: "mono", label: "Id" });
+  const row = document.createElement("tr"), number = cell("th", "", { className: "number" }), state = cell("td", "");
   number.scope = "row";
   number.append(Object.assign(document.createElement("a"), { href: `/batches/${form.dataset.batch}/lines/${line.number}`, textContent: line.number.toLocaleString("en") }));
   state.append(cell("span", line.failed ? "failed" : "completed", { className: `pill ${line.failed ? "bad" : "good"}` }));
-  id.append(Object.assign(cell("span", line.custom_id, { className: "name" }), { title: line.custom_id ?? "" }));
-  row.append(number, state, cell("td", line.status_code, { className: "mono", label: "Status" }), cell("td", line.code, { className: "mono", label: "Code" }), id, cell("td", line.excerpt, { className: "wide" }));
+  row.append(number, state, cell("td", line.status_code, { className: "mono", label: "Status" }), named(line.code, "Code"), named(line.custom_id, "Id"), cell("td", line.excerpt, { className: "wide" }));
   return row;
 }
 

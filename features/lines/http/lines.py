@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
 from functools import partial
 from typing import Annotated
 
@@ -112,32 +113,46 @@ async def retrieve(
     return WholeLineObject.of_whole(await read_one(services, tenant.id, batch_id, number - 1))
 
 
-async def _next(services: Services, lines: OpenedLines, parts: Iterator[Hits]) -> Hits | None:
-    return await read(services, lines, lambda: next(parts, None), limiter=threads_of(services).searches)
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """The next part of a search, and its rows."""
+
+    hits: Hits
+    rows: str
+
+
+async def _next(services: Services, lines: OpenedLines, parts: Iterator[Hits]) -> _Part | None:
+    return await read(services, lines, partial(_part, parts), limiter=threads_of(services).searches)
+
+
+def _part(parts: Iterator[Hits]) -> _Part | None:
+    """Search on, in a thread: a part may have thousands of hits."""
+    hits = next(parts, None)
+    return None if hits is None else _Part(hits, "".join(_row(SearchRow(hit=LineObject.of(one))) for one in hits.lines))
 
 
 async def _rows(
-    services: Services, lines: OpenedLines, parts: Iterator[Hits], *, first: Hits | None, after: int
+    services: Services, lines: OpenedLines, parts: Iterator[Hits], *, first: _Part | None, after: int
 ) -> AsyncIterator[str]:
-    hits, last = first, Hits(lines=(), next_line=after, num_bytes=0, has_more=False)
+    part, last = first, Hits(lines=(), next_line=after, num_bytes=0, has_more=False)
     began_at = shown_at = anyio.current_time()
     is_late = False
     try:
-        while hits is not None and not is_late:
-            for line in hits.lines:
-                yield _row(SearchRow(hit=LineObject.of(line)))
-            last, now = hits, anyio.current_time()
+        while part is not None and not is_late:
+            if part.rows:
+                yield part.rows
+            last, now = part.hits, anyio.current_time()
             is_late = now - began_at > MAX_SECONDS
             if now - shown_at > _PROGRESS_SECONDS:
                 shown_at = now
-                yield _row(SearchRow(progress=SearchProgress.of(hits)))
-            hits = await _next(services, lines, parts)
+                yield _row(SearchRow(progress=SearchProgress.of(last)))
+            part = await _next(services, lines, parts)
     except ServiceError:
         message = "The object store or the database does not answer. Continue with `after` of the last progress."
         error = ErrorObject(message=message, type="server_error", param=None, code=ServiceError.code)
         yield _row(SearchRow(error=error))
         return
-    yield _row(SearchRow(progress=SearchProgress.of(last, has_ended=True, is_cut=hits is not None)))
+    yield _row(SearchRow(progress=SearchProgress.of(last, has_ended=True, is_cut=part is not None)))
 
 
 def _row(row: SearchRow) -> str:

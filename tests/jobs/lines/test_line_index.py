@@ -16,6 +16,7 @@ from jobs.lines.line_index import (
     LineIndex,
     LineIndexWriter,
     NotAnIndexError,
+    ResultLine,
     directory_size,
     kind_of,
 )
@@ -28,7 +29,7 @@ def written(lines: list[tuple[int, Kind, int]]) -> bytes:
     parts: list[bytes] = []
     writer = LineIndexWriter(parts.append)
     for line in lines:
-        writer.add(*line)
+        writer.add_one(*line)
     writer.finish()
     return b"".join(parts)
 
@@ -62,6 +63,26 @@ def test_an_index_returns_every_line_with_its_place(steps: list[tuple[int, Kind,
     assert read(content) == expected
 
 
+def test_pages_of_lines_are_those_lines_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(line_index, "BLOCK_LINES", 5)
+    monkeypatch.setattr(line_index, "BLOCK_BYTES", 900)
+    failure = error_line("b", 1, "a", code="late", message="m")
+    page: list[ResultLine] = []
+    for number in range(31):
+        is_error = number % 3 == 0
+        page.append((number, is_error, None if is_error else 200, failure * (1 + number % 4)))
+    parts: list[bytes] = []
+    writer = LineIndexWriter(parts.append)
+    for start in range(0, 31, 8):
+        writer.add(page[start : start + 8])
+    writer.finish()
+    lines = [
+        (number, Kind(is_error, status, "late" if is_error else None), len(content) + 1)
+        for number, is_error, status, content in page
+    ]
+    assert b"".join(parts) == written(lines)
+
+
 def test_blocks_from_a_line_begin_with_the_one_that_may_have_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(line_index, "BLOCK_LINES", 10)
     content = written([(2 * number, KINDS[0], 5) for number in range(100)])
@@ -83,7 +104,7 @@ def test_a_line_takes_ten_bytes() -> None:
 
 
 def test_codes_beyond_the_most_are_none_and_no_line_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(line_index, "MAX_KINDS", 3)
+    monkeypatch.setattr(line_index, "MAX_KINDS", 4)
     lines = read(written([(number, Kind(True, 400, f"code_{number}"), 5) for number in range(6)]))
     assert [line.kind.code for line in lines] == ["code_0", "code_1", "code_2", None, None, None]
     [line] = read(written([(0, Kind(True, 400, "x" * 201), 5)]))

@@ -99,6 +99,20 @@ def test_a_line_is_shown_after_its_input_was_deleted(api: httpx.Client, client: 
     assert whole["result"]["custom_id"] == "line-0"
 
 
+@pytest.mark.parametrize(("levels", "kind"), [(200, dict), (900, str)])
+def test_a_request_of_any_depth_is_shown(
+    api: httpx.Client, client: OpenAI, deployment: Any, input_lines: Callable[..., bytes], *, levels: int, kind: type
+) -> None:
+    nested = b"[" * levels + b"]" * levels
+    content = input_lines(1).replace(b'{"custom_id"', b'{"mine": ' + nested + b', "custom_id"')
+    file = client.files.create(file=("in.jsonl", content), purpose="batch")
+    made = client.batches.create(input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h")
+    run(deployment, made.id)
+    whole = api.get(f"/batches/{made.id}/lines/1").json()
+    assert type(whole["request"]) is kind
+    assert whole["result"]["custom_id"] == "line-0"
+
+
 def test_a_search_sends_hits_and_how_it_ended(api: httpx.Client, batch: Batch) -> None:
     *hits, end = rows(api.get(f"/batches/{batch.id}/lines/grep", params={"text": "line-"}))
     assert [row["hit"]["number"] for row in hits] == [1, 2, 3, 4, 5, 6]

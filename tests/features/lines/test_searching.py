@@ -1,0 +1,36 @@
+"""Tests of which lines have a text."""
+
+from __future__ import annotations
+
+import pytest
+
+from features.lines.searching import Wanted
+from jobs.lines.output_lines import error_line, output_line
+
+MESSAGE = {"role": "assistant", "content": 'an index":\nof "Ä\\"'}
+ANSWER = output_line("b", 0, "id-1", status_code=200, body={"choices": [{"index": 0, "message": MESSAGE}]})
+ERROR = error_line("b", 0, None, code="late", message="the message")
+
+
+@pytest.mark.parametrize(
+    ("line", "text", "is_in"),
+    [
+        (ANSWER, "index", True),
+        (ANSWER, 'index":\nof "Ä\\"', True),
+        (ANSWER, "choices", False),
+        (ANSWER, "content", False),
+        (ANSWER, "assistant", False),
+        (ANSWER, "id-1", True),
+        (ANSWER, "batch_req", False),
+        (ERROR, "message", True),
+        (ERROR, "late", False),
+        (ERROR, "custom_id", False),
+    ],
+)
+def test_a_text_is_in_what_people_read(line: bytes, text: str, is_in: bool) -> None:
+    wanted = Wanted(text)
+    assert wanted.is_in(line) is is_in
+
+
+def test_bytes_of_a_text_are_those_of_the_files() -> None:
+    assert Wanted('Ä "\n').needle == 'Ä \\"\\n'.encode()
