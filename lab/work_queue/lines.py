@@ -1,6 +1,6 @@
 """Measure the lines of a large batch: the cost of their index beside finalisation, pages, searches, and first use.
 
-Run as `python -m lab.lines [--lines 1000000]`: it starts a stack without workers, and writes the results of a batch
+Run as `python -m lab.work_queue.lines [--lines 1000000]`: it starts a stack without workers, and writes the results of a batch
 that the stack has validated. Finalisation runs in this process, in turn with and without the index, while the
 stack's own control worker and dispatcher are suspended; the rest is asked over HTTP, by one client.
 """
