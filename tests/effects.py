@@ -8,6 +8,7 @@ from typing import Any
 
 from sqlalchemy.orm import Session, sessionmaker
 
+from jobs.settings import MIB
 from jobs.storage import ObjectWriter, Storage
 
 _HAS_WRITTEN = "SELECT pg_current_xact_id_if_assigned() IS NOT NULL"
@@ -117,6 +118,6 @@ class WatchedReads(WatchedStorage):
         self._effects.before("read")
         return super().read_range(key, start, end)
 
-    def read_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+    def read_ranges(self, key: str, ranges: Sequence[tuple[int, int]], *, gap_bytes: int = MIB) -> list[bytes]:
         self._effects.before("read")
-        return super().read_ranges(key, ranges)
+        return super().read_ranges(key, ranges, gap_bytes=gap_bytes)

@@ -88,7 +88,7 @@ class RunningLines:
             end=first_line + _WINDOW,
             most=MAX_SHOWN_BYTES,
             limit=limit,
-            is_error=wanted.is_error,
+            is_error=wanted.is_error if wanted.code is None else True,  # no other line has a code
             status_code=wanted.status_code,
             code=None if wanted.code is None else orjson.dumps(wanted.code)[1:-1],
         )

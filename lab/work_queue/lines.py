@@ -1,7 +1,7 @@
 """Measure the lines of a large batch: the cost of their index beside finalisation, pages, searches, and first use.
 
-Run as `python -m lab.work_queue.lines [--lines 1000000]`: it starts a stack without workers, and writes the results of a batch
-that the stack has validated. Finalisation runs in this process, in turn with and without the index, while the
+Run as `python -m lab.work_queue.lines [--lines 1000000]`: it starts a stack without workers, and writes the results of
+a batch that the stack has validated. Finalisation runs in this process, in turn with and without the index, while the
 stack's own control worker and dispatcher are suspended; the rest is asked over HTTP, by one client.
 """
 
@@ -40,7 +40,7 @@ from lab.validation import input_parts
 from lab.work_queue.percentiles import percentile
 
 _ROUNDS = 3
-_REQUESTS = 300
+_REQUESTS = 200
 _FAILED_EVERY = 100
 _WORDS = [
     "order",
