@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from itertools import islice, pairwise
+from itertools import islice, zip_longest
 
 from features.lines.making import write_index
 from features.lines.reader import MAX_LINE_BYTES, MAX_SHOWN_BYTES, FoundLine, LineFilter, LinesPage, SearchedPart
@@ -15,7 +15,7 @@ from jobs.files import line_index_key
 from jobs.lines.line_index import TAIL, Block, IndexedLine, LineIndex, NotAnIndexError, directory_size
 from jobs.storage import Storage
 
-_HEAD_START = 64 * 1024
+_TAIL_BYTES = 64 * 1024
 """Bytes of an index that are read first, from its end: the whole directory of a million lines."""
 _GAP_BYTES = 64 * 1024
 _MOST_BLOCKS = 16
@@ -43,7 +43,7 @@ class ResultFiles:
         first = self.output or self.errors
         return None if first is None else line_index_key(first.object_key)
 
-    def of(self, is_error: bool) -> ResultFile:
+    def of(self, *, is_error: bool) -> ResultFile:
         """Return the file of a line."""
         file = self.errors if is_error else self.output
         assert file is not None, "it has the line"
@@ -97,22 +97,22 @@ class StoredLines:
 
     def search(self, needle: bytes, wanted: LineFilter, *, first_line: int) -> Iterator[SearchedPart]:
         """Yield the wanted lines whose bytes contain `needle`, block by block, from a line number on."""
-        blocks = [*self._index.blocks_from(first_line)]
-        ends = [block.starts for block in blocks[1:]]
-        ends.append((self._size(is_error=False), self._size(is_error=True)))
-        last_lines = [following.first_line for _, following in pairwise(blocks)]
-        for block, block_ends, next_line in zip(blocks, ends, [*last_lines, None], strict=True):
-            lines, num_bytes = list[FoundLine](), 0
+        blocks = list(self._index.blocks_from(first_line))
+        file_ends = (self._size(is_error=False), self._size(is_error=True))
+        for block, following in zip_longest(blocks, blocks[1:]):
+            ends = file_ends if following is None else following.starts
+            next_line = block.first_line + block.num_lines if following is None else following.first_line
+            found, num_bytes = list[FoundLine](), 0
             if self._may_have(block, wanted):
-                lines, num_bytes = self._hits(block, block_ends, needle, wanted, first_line)
-            end = block.first_line + block.num_lines if next_line is None else next_line
-            yield SearchedPart(lines=lines, next_line=max(end, first_line), num_bytes=num_bytes)
+                found, num_bytes = self._containing(block, needle, wanted, ends=ends)
+            lines = [line for line in found if line.line_no >= first_line]
+            yield SearchedPart(lines=lines, next_line=max(next_line, first_line), num_bytes=num_bytes)
 
     # --- the index ---------------------------------------------------------------------------------------------------
 
     def _parsed(self, key: str) -> LineIndex:
         size = self._storage.size(key)
-        end = self._storage.read_range(key, max(0, size - _HEAD_START), size)
+        end = self._storage.read_range(key, max(0, size - _TAIL_BYTES), size)
         needed = directory_size(end[-TAIL.size :]) + TAIL.size
         if needed > len(end):
             end = self._storage.read_range(key, max(0, size - needed), size)
@@ -152,37 +152,34 @@ class StoredLines:
             if of_file:
                 ranges = [(line.start, line.start + min(line.size - 1, most)) for line in of_file]
                 with self._whole():
-                    parts = self._storage.read_ranges(self._files.of(is_error).object_key, ranges, gap_bytes=_GAP_BYTES)
+                    parts = self._storage.read_ranges(
+                        self._files.of(is_error=is_error).object_key, ranges, gap_bytes=_GAP_BYTES
+                    )
                 contents |= {line.line_no: part for line, part in zip(of_file, parts, strict=True)}
         return [
             FoundLine(line_no=line.line_no, kind=line.kind, size=line.size - 1, content=contents[line.line_no])
             for line in lines
         ]
 
-    def _hits(
-        self, block: Block, ends: tuple[int, int], needle: bytes, wanted: LineFilter, first_line: int
+    def _containing(
+        self, block: Block, needle: bytes, wanted: LineFilter, *, ends: tuple[int, int]
     ) -> tuple[list[FoundLine], int]:
         """Return the wanted lines of a block that contain `needle`, and how many bytes were searched."""
         found: list[FoundLine] = []
         num_bytes = 0
-        lines: list[IndexedLine] | None = None
+        lines: list[IndexedLine] = []
         for is_error in (False, True):
             start, end = block.starts[is_error], ends[is_error]
             if start == end or wanted.is_error not in (None, is_error):
                 continue
             with self._whole():
-                content = self._storage.read_whole_range(self._files.of(is_error).object_key, start, end)
+                content = self._storage.read_whole_range(self._files.of(is_error=is_error).object_key, start, end)
             num_bytes += len(content)
-            if needle not in content:
-                continue
-            lines = lines or list(self._lines_of([block]))
-            of_file = [line for line in lines if line.kind.is_error is is_error]
-            found += (
-                line
-                for line in _containing(of_file, content, needle, start=start)
-                if line.line_no >= first_line and wanted.takes(line.kind)
-            )
-        return sorted(found, key=lambda line: line.line_no), num_bytes
+            if needle in content:
+                lines = lines or list(self._lines_of([block]))
+                of_file = [line for line in lines if line.kind.is_error is is_error]
+                found += _containing(of_file, content, needle, start=start)
+        return sorted((line for line in found if wanted.takes(line.kind)), key=lambda line: line.line_no), num_bytes
 
     @contextmanager
     def _whole(self) -> Iterator[None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -12,6 +13,8 @@ from openai import OpenAI
 from openai.types import Batch
 from sqlalchemy.orm import Session
 
+from features.lines.searching import Hits
+from jobs.errors import ServiceError
 from jobs.files import line_index_key
 from jobs.tables import File
 from tests.api.worker import run, validate
@@ -204,6 +207,33 @@ def test_a_line_that_is_not_there_is_not_found(api: httpx.Client, batch: Batch) 
 )
 def test_a_bad_value_is_refused(api: httpx.Client, batch: Batch, path: str) -> None:
     assert api.get(f"/batches/{batch.id}{path}").status_code == 400
+
+
+def test_a_search_that_a_failing_store_ends_says_so_in_its_last_row(
+    api: httpx.Client, batch: Batch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def search_once(*_: Any, **__: Any) -> Iterator[Hits]:
+        yield Hits(lines=(), next_line=3, num_bytes=5, has_more=False)
+        raise ServiceError("away")
+
+    monkeypatch.setattr("features.lines.http.lines.search", search_once)
+    monkeypatch.setattr("features.lines.http.lines._PROGRESS_SECONDS", -1)
+    progress, end = rows(api.get(f"/batches/{batch.id}/lines/grep", params={"text": "x"}))
+    assert (progress["progress"]["next_after"], progress["progress"]["has_ended"]) == (3, False)
+    assert (end["error"]["code"], end["progress"], end["hit"]) == ("service_unavailable", None, None)
+
+
+def test_a_search_that_takes_too_long_ends_and_can_be_continued(
+    api: httpx.Client, batch: Batch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def search_on(*_: Any, **__: Any) -> Iterator[Hits]:
+        for number in itertools.count():
+            yield Hits(lines=(), next_line=number + 1, num_bytes=number, has_more=False)
+
+    monkeypatch.setattr("features.lines.http.lines.search", search_on)
+    monkeypatch.setattr("features.lines.http.lines.MAX_SECONDS", -1)
+    end = rows(api.get(f"/batches/{batch.id}/lines/grep", params={"text": "x"}))[-1]["progress"]
+    assert (end["has_ended"], end["has_more"], end["next_after"]) == (True, True, 1)
 
 
 def test_a_tenant_has_one_search_at_a_time(api: httpx.Client, batch: Batch, monkeypatch: pytest.MonkeyPatch) -> None:
