@@ -18,9 +18,7 @@ from jobs.lines.line_index import kind_of
 from jobs.settings import MIB
 
 _WINDOW = 100_000
-"""Line numbers that one statement looks at: few of them may be wanted."""
-_WINDOWS = 3
-"""Of one page."""
+"""Line numbers of one page: few of the lines may be wanted, and each has to be looked at."""
 _SEARCHED_BYTES = 4 * MIB
 _SEARCHED_ROWS = 10_000
 
@@ -38,20 +36,15 @@ class RunningLines:
         return True
 
     def page(self, wanted: LineFilter, *, first_line: int, limit: int) -> LinesPage:
-        """Return the next `limit` wanted lines from a line number on; fewer where that takes too many windows."""
-        lines: list[FoundLine] = []
-        start, has_more = first_line, True
+        """Return the next `limit` wanted lines from a line number on; fewer where they are not in one window."""
+        end = first_line + _WINDOW
         with transaction(self.maker) as session:
-            for _ in range(_WINDOWS):
-                lines += self._window(session, wanted, start, limit=limit + 1 - len(lines))
-                if len(lines) > limit:
-                    return LinesPage(lines=lines[:limit], next_line=lines[limit - 1].line_no + 1, has_more=True)
-                start += _WINDOW
-                has_more = bool(session.scalar(_HAS_LINE, self._values(first=start)))
-                if not has_more:
-                    break
+            lines = self._window(session, wanted, first_line, limit=limit + 1)
+            if len(lines) > limit:
+                return LinesPage(lines=lines[:limit], next_line=lines[limit - 1].line_no + 1, has_more=True)
+            has_more = bool(session.scalar(_HAS_LINE, self._values(first=end)))
         after = lines[-1].line_no + 1 if lines else first_line
-        return LinesPage(lines=lines, next_line=start if has_more else after, has_more=has_more)
+        return LinesPage(lines=lines, next_line=end if has_more else after, has_more=has_more)
 
     def find(self, line_no: int) -> FoundLine | None:
         """Return one line, or None where it has no result yet."""

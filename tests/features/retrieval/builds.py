@@ -273,6 +273,7 @@ _FILES = text("""
 
 _NAMED = text(f"""
     SELECT object_key FROM file WHERE purged_at IS NULL
+    UNION ALL SELECT object_key || '.lines' FROM file WHERE purged_at IS NULL AND purpose = 'batch_output'
     UNION ALL {executing.SNAPSHOTS}
     UNION ALL SELECT object_key FROM index_segment
     UNION ALL SELECT object_key || '.vectors' FROM index_segment
