@@ -16,6 +16,7 @@ from features.lines.feature import FEATURE as LINES
 from features.models.feature import FEATURE as MODELS
 from features.operation.feature import FEATURE as OPERATION
 from features.pipelines.feature import FEATURE as PIPELINES
+from features.reports.feature import FEATURE as REPORTS
 from features.retrieval.feature import FEATURE as RETRIEVAL
 from features.webhooks.feature import FEATURE as WEBHOOKS
 
@@ -27,6 +28,7 @@ FEATURES: tuple[Feature, ...] = (
     FILES,
     MODELS,
     PIPELINES,
+    REPORTS,
     DOCUMENTS,
     RETRIEVAL,
     WEBHOOKS,

@@ -102,7 +102,7 @@ FLOORS = {
     "features": [
         ["feature"],
         ["*"],
-        ["documents"],
+        ["documents", "reports"],
         ["retrieval"],
         ["__init__"],
     ],

@@ -133,11 +133,13 @@ class RunRecipe(Recipe[Run, Standing]):
             raise RunFailedError(_batch_problem(node, batch))
         claimed = self._claimed(work, standing)
         step = standing.context.definition.steps[node.number]
-        num_failed = rows_out.count_failed(claimed, step, node)
+        answers = rows_out.count_answers(claimed, step, node)
         published = None if step.output is None else rows_out.publish(claimed, step, node)
         with work.writing() as (session, run):
             current = session.get_one(RunStep, (run.id, node.number))
-            steps.finish_step(session, run, current, published=published, num_failed=num_failed)
+            steps.finish_step(
+                session, run, current, published=published, num_failed=answers.num_failed, statistics=answers.stored()
+            )
 
     def complete(self, work: RunWork, standing: Standing, *, reason: str | None) -> None:
         del standing, reason  # no step is dispensable

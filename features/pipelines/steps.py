@@ -155,10 +155,16 @@ def _submission(run: Run, step: Step, left: Left, *, trace_context: str | None) 
 
 
 def finish_step(
-    session: Session, run: Run, step: RunStep, *, published: list[dict[str, Any]] | None, num_failed: int
+    session: Session,
+    run: Run,
+    step: RunStep,
+    *,
+    published: list[dict[str, Any]] | None,
+    num_failed: int,
+    statistics: dict[str, Any],
 ) -> None:
-    """Record that a step is done, with its published files."""
-    step.published, step.num_failed = published, num_failed
+    """Record that a step is done, with its published files and the statistics of its answers."""
+    step.published, step.num_failed, step.statistics = published, num_failed, statistics
     nodes.note_ended(session, run, step)
 
 

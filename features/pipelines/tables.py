@@ -91,6 +91,7 @@ class Run(Flow):
     __table_args__ = (
         UniqueConstraint("schedule_id", "scheduled_for", "kind", name="run_once_key"),
         Index(None, "pipeline_id", "id"),
+        Index(None, "pipeline_id", "scheduled_for"),
         CheckConstraint(one_of("kind", RunKind), name="kind"),
         {"postgresql_with": {"fillfactor": "70"}},
     )
@@ -128,6 +129,8 @@ class RunStep(FlowNode):
     published: Mapped[list[dict[str, Any]] | None]  # the files of its output, once published
     row_schema: Mapped[bytes | None]  # Arrow schema of its rows, if a Parquet output needs their types
     cpu_seconds: Mapped[float] = mapped_column(server_default="0")  # for rendering its prompt
+    # Of its answers, in the form of `step_work.answer_statistics`, once it is done; null: by an earlier release.
+    statistics: Mapped[dict[str, Any] | None]
 
 
 class DatasetFile(Base):

@@ -9,27 +9,28 @@ from features.pipelines.output_columns import ERROR_COLUMN, OutputColumns
 from features.pipelines.publishing import Publication
 from features.pipelines.rows.outputs.kept_columns import loaded
 from features.pipelines.spec import Format, OnError, Step
+from features.pipelines.step_work.answer_statistics import AnswerStatistics
 from features.pipelines.step_work.answered_rows import answer_to, shape_of
 from features.pipelines.step_work.claimed_run import ClaimedRun, RunFailedError
 from features.pipelines.tables import RunStep
 
 
-def count_failed(run: ClaimedRun, step: Step, begun: RunStep) -> int:
-    """Return how many rows have no answer. Raise RunFailedError if there are any and the step's on_error is fail."""
+def count_answers(run: ClaimedRun, step: Step, begun: RunStep) -> AnswerStatistics:
+    """Return the statistics of a step's answers. Raise RunFailedError if a row has none and its on_error is fail."""
     shape = shape_of(step)
-    num_failed = 0
+    statistics = AnswerStatistics(shape)
     first_error: str | None = None
     for each in run.answered(begun):
         answer = answer_to(each, shape)
+        statistics.add(each, answer)
         if answer.error is not None:
-            num_failed += 1
             first_error = first_error or f"{each.row.custom_id}: {answer.error}"
-    if num_failed and step.on_error is OnError.FAIL:
+    if statistics.num_failed and step.on_error is OnError.FAIL:
         raise RunFailedError(
-            f"{num_failed:,} of {begun.num_rows:,} rows of step {step.name!r} have no answer, and its on_error is "
-            f"fail. The first: {first_error}"
+            f"{statistics.num_failed:,} of {begun.num_rows:,} rows of step {step.name!r} have no answer, and its "
+            f"on_error is fail. The first: {first_error}"
         )
-    return num_failed
+    return statistics
 
 
 def publish(run: ClaimedRun, step: Step, begun: RunStep) -> list[dict[str, Any]]:

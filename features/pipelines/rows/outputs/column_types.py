@@ -6,7 +6,7 @@ It only reads the schema; whether it can be enforced is checked elsewhere.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -42,6 +42,8 @@ class ColumnType:
     """Types of an object's fields, in the schema's order."""
     problem: str = ""
     """For `any`: why it has no single type."""
+    values: Sequence[Any] | None = None
+    """The values that the schema allows, if it lists them."""
 
 
 def answer_columns(schema: Any) -> dict[str, ColumnType]:
@@ -153,7 +155,7 @@ def _joined(kinds: Sequence[Kind], first: ColumnType | None, *, place: str) -> C
 
 def _of_values(values: Sequence[Any], *, place: str) -> ColumnType:
     kinds = [_kind_of(value) for value in values if value is not None]
-    return _joined(kinds, None, place=place)
+    return replace(_joined(kinds, None, place=place), values=tuple(values))
 
 
 def _kind_of(value: Any) -> Kind:

@@ -1,0 +1,1 @@
+"""`tokenmill reports …`: what became of a pipeline's day."""

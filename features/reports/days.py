@@ -1,0 +1,38 @@
+"""Days of a pipeline: in the time zone of its schedule. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, date, datetime, time, timedelta
+from zoneinfo import ZoneInfo
+
+from features.pipelines.tables import Schedule
+from jobs.accounts.windows import zone_of
+
+_UTC = ZoneInfo("UTC")
+_DAY = timedelta(days=1)
+
+
+def zone_of_day(schedules: Sequence[Schedule]) -> ZoneInfo:
+    """Return the time zone of the first of a pipeline's schedules; UTC without one."""
+    return zone_of(schedules[0].time_zone) if schedules else _UTC
+
+
+def bounds(day: date, zone: ZoneInfo) -> tuple[datetime, datetime]:
+    """Return when a day begins and ends, in UTC; the end belongs to the next day."""
+    first, last = (datetime.combine(each, time.min, tzinfo=zone) for each in (day, day + _DAY))
+    return first.astimezone(UTC), last.astimezone(UTC)
+
+
+def day_of(moment: datetime, zone: ZoneInfo) -> date:
+    return moment.astimezone(zone).date()
+
+
+def latest_whole_day(now: datetime, zone: ZoneInfo, *, next_at: datetime | None) -> date:
+    """Return the latest day without a run to come: today once its last run was due, else yesterday.
+
+    `next_at` is the pipeline's next run. Without one it is yesterday, as runs may still be triggered today.
+    """
+    today = day_of(now, zone)
+    is_over = next_at is not None and day_of(next_at, zone) > today
+    return today if is_over else today - _DAY

@@ -1,0 +1,139 @@
+"""A report as lines of text, from its object in the API: for a terminal, a mail and a chat. Pure.
+
+The lines hold counts, names and ids: no text of a row or of an answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from jobs.accounts.money import PICOS_A_MICRO, in_currency
+from jobs.counted import counted
+
+STATUS_WORDS = {
+    "no_run": "no run",
+    "in_progress": "still running",
+    "succeeded": "finished",
+    "failed": "failed",
+    "skipped": "skipped",
+    "cancelled": "cancelled",
+}
+_MOST_FAILED_STEPS = 5
+
+
+def title(report: Mapping[str, Any]) -> str:
+    """Return the report in one line: what became of the day, its failed rows, and whether it drifted."""
+    parts = [STATUS_WORDS[report["status"]]]
+    if report["failed"]:
+        parts.append(f"{counted(report['failed'], 'row')} failed")
+    num_drifts = len(_drifts(report))
+    if num_drifts:
+        parts.append(counted(num_drifts, "drift"))
+    return f"{report['pipeline']} {report['day']}: {', '.join(parts)}"
+
+
+def lines(report: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the report, without its title."""
+    yield _status_line(report)
+    yield f"rows: {report['rows']:,} read, {report['failed']:,} without an answer"
+    cost, before = (money(report[name]) for name in ("cost_micros", "cost_micros_day_before"))
+    yield f"cost: {cost} {report['currency']}, {counted(report['total_tokens'], 'token')}; the day before {before}"
+    yield from failure_lines(report)
+    yield from _drift_lines(report)
+    yield _next_line(report)
+
+
+def failure_lines(report: Mapping[str, Any]) -> Iterator[str]:
+    steps = report["failed_steps"]
+    for step in steps[:_MOST_FAILED_STEPS]:
+        codes = ", ".join(f"{code} {number:,}" for code, number in step["codes"].items())
+        yield f"failed: {step['failed']:,} of {step['rows']:,} rows of step {step['step']}{codes and f' ({codes})'}"
+        if step["retry"] is not None:
+            lines = counted(step["retryable"], "line")
+            yield f"  run {lines} again as they were: {step['retry']}"
+        yield f"  or fix the prompt, and trigger the pipeline: tokenmill runs trigger {report['pipeline']}"
+    if len(steps) > _MOST_FAILED_STEPS:
+        yield f"  {counted(len(steps) - _MOST_FAILED_STEPS, 'further step')} with failed rows"
+
+
+def measure_words(measure: Mapping[str, Any]) -> str:
+    """Return a measure beside what is usual."""
+    where = measure["step"] if measure["field"] is None else f"{measure['step']}.{measure['field']}"
+    kind = measure["measure"]
+    if kind == "labels":
+        moved = "; ".join(
+            f"{one['label']} {_percent(one['share'])}, usually {_percent(one['usual'])}"
+            for one in measure["labels"][:2]
+        )
+        return f"{where}: labels moved by {_percent(measure['value'])} ({moved})"
+    if kind == "length":
+        low, high = (f"{measure[name]:,.0f}" for name in ("low", "high"))
+        value, usual = (f"{measure[name]:,.0f}" for name in ("value", "usual"))
+        return f"{where}: answers have a length of {value}, usually {usual} ({low} to {high})"
+    what = "without an answer" if kind == "failed_rate" else "null"
+    value, usual, low, high = (_percent(measure[name]) for name in ("value", "usual", "low", "high"))
+    return f"{where}: {value} {what}, usually {usual} ({low} to {high})"
+
+
+def money(micros: int) -> str:
+    return in_currency(micros * PICOS_A_MICRO)
+
+
+def local_time(unix_seconds: int, zone: str) -> str:
+    """Return a moment in a time zone, with the zone's abbreviation."""
+    return f"{datetime.fromtimestamp(unix_seconds, tz=ZoneInfo(zone)):%Y-%m-%d %H:%M %Z}"
+
+
+def end_words(eta: Mapping[str, Any], zone: str) -> str | None:
+    """Return an expected end with its range; None if it is unknown."""
+    if eta["eta"] is None:
+        return None
+    expected, earliest, latest = (local_time(eta[name], zone) for name in ("eta", "eta_earliest", "eta_latest"))
+    return f"{expected} ({earliest} to {latest})"
+
+
+def _status_line(report: Mapping[str, Any]) -> str:
+    words, zone = STATUS_WORDS[report["status"]], report["time_zone"]
+    if report["ended_at"] is not None:
+        words += f" at {local_time(report['ended_at'], zone)}"
+    runs = f", {report['num_runs']:,} runs" if report["num_runs"] > 1 else ""
+    end = end_words(report, zone)
+    expected = f", expected to end at {end}" if end is not None else ""
+    because = f": {report['reason']}" if report["reason"] else ""
+    return f"status: {words}{runs}{expected}{because}"
+
+
+def _drifts(report: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [one for one in report["drift"]["measures"] if one["drifted"]]
+
+
+def _drift_lines(report: Mapping[str, Any]) -> Iterator[str]:
+    drift = report["drift"]
+    drifts = _drifts(report)
+    nights = counted(drift["nights"], "night")
+    if drift["nights"] < drift["nights_needed"]:
+        yield f"drift: not compared, as there are {nights} before, and {drift['nights_needed']} are needed"
+    elif not drift["measures"]:
+        yield "drift: not compared, as there are no answers of the day, or too few nights with them"
+    elif not drifts:
+        yield f"drift: none beside the last {nights} ({counted(len(drift['measures']), 'measure')})"
+    for one in drifts:
+        yield f"drift: {measure_words(one)}"
+    if drifts and drift["changed_steps"]:
+        yield f"  changed since the last night: {', '.join(drift['changed_steps'])}"
+
+
+def _next_line(report: Mapping[str, Any]) -> str:
+    run = report["next_run"]
+    if run is None:
+        return "next run: none is scheduled"
+    end = end_words(run, report["time_zone"])
+    ends = "its end is unknown" if end is None else f"its end, if it takes as long as the last ones, {end}"
+    return f"next run: {local_time(run['at'], report['time_zone'])}; {ends}"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"

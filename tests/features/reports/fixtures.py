@@ -1,0 +1,88 @@
+"""Runs of a pipeline on many days, with the statistics of their answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy.orm import Session
+
+from features.pipelines.tables import Pipeline, Run, RunStep
+from jobs.ids import new_id
+from jobs.tables import Batch
+
+DEFINITION = {"steps": [{"name": "fields", "prompt": "{{ text }}"}]}
+
+
+def stored(*, rows: int = 1000, failed: int = 0, nulls: int = 0, mean_log: float = 3.0) -> dict[str, Any]:
+    """Return the statistics of a step whose answers have one column of texts, as a run keeps them."""
+    values = rows - failed - nulls
+    lengths = {"values": values, "log_sum": mean_log * values, "log_squares": (mean_log**2 + 0.25) * values}
+    return {
+        "rows": rows,
+        "failed": failed,
+        "codes": {"length": failed} if failed else {},
+        "failed_rows": [f"row-{number:09d}" for number in range(1, min(failed, 20) + 1)],
+        "fields": {"vendor": {"values": values, "nulls": nulls, "lengths": lengths}},
+    }
+
+
+@dataclass
+class Days:
+    """A pipeline whose runs are inserted as if they had run."""
+
+    session: Session
+    pipeline: Pipeline
+    make_batch: Callable[..., Batch]
+
+    def run(
+        self,
+        at: datetime,
+        *,
+        state: str = "succeeded",
+        cost: int = 0,
+        minutes: int = 10,
+        statistics: dict[str, Any] | None = None,
+        failed_lines: int = 0,
+        **columns: Any,
+    ) -> Run:
+        """Insert a run of one step, with a batch that used `cost` tokens of input, each for 1,000 pico-units."""
+        is_open = state in ("queued", "running")
+        values = {
+            "id": new_id("run"),
+            "tenant_id": self.pipeline.tenant_id,
+            "pipeline_id": self.pipeline.id,
+            "kind": "cron",
+            "created_at": at,
+            "started_at": at,
+            "scheduled_for": at,
+            "interval_start": at,
+            "interval_end": at,
+            "definition": DEFINITION,
+        } | columns
+        run = Run(**values)
+        run.state, run.ended_at = state, None if is_open else at + timedelta(minutes=minutes)
+        self.session.add(run)
+        self.session.flush()
+        batch = self.make_batch(run_id=run.id, input_tokens=cost, cost_picos=1000 * cost, num_failed=failed_lines)
+        answers = stored() if statistics is None else statistics
+        step = RunStep(flow_id=run.id, number=0, name="fields", num_lines=answers["rows"], batch_id=batch.id)
+        step.num_rows = answers["rows"]
+        if not is_open:
+            step.done_at, step.num_failed, step.statistics = run.ended_at, answers["failed"], answers
+        self.session.add(step)
+        self.session.commit()
+        return run
+
+    def quiet(self, before: datetime, *, nights: int = 7, **columns: Any) -> None:
+        """Insert the runs of the nights before a time, which differ a little."""
+        for night in range(1, nights + 1):
+            self.run(before - timedelta(days=night), statistics=stored(nulls=20 + night), **columns)
+
+
+@pytest.fixture
+def days(session: Session, pipeline: Pipeline, make_batch: Callable[..., Batch]) -> Days:
+    return Days(session, pipeline, make_batch)

@@ -1,0 +1,5 @@
+"""Fixtures of tests of reports' endpoints."""
+
+from __future__ import annotations
+
+from tests.api.fixtures import every_answer_is_documented

@@ -1,0 +1,60 @@
+"""Tests of reports over HTTP."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from sqlalchemy.orm import Session
+
+from features.pipelines import stores
+from jobs.accounts.keys import authenticate
+
+STEP = {
+    "name": "fields",
+    "source": {"store": "documents", "keys": "in/*.jsonl"},
+    "prompt": "Read {{ text }}",
+    "model": "org/tiny",
+    "parameters": {"max_tokens": 8},
+    "output": {"store": "results", "keys": "{pipeline}/{date}/part-{n}.jsonl"},
+}
+
+
+@pytest.fixture
+def http(deployment: Any, tmp_path: Path) -> Any:
+    """A client of a tenant with a pipeline and a schedule in Tokyo."""
+    key = deployment.new_key()
+    with Session(deployment.engine) as session, session.begin():
+        tenant_id = authenticate(session, key).owner().id
+        for name in ("documents", "results"):
+            (tmp_path / name).mkdir()
+            stores.add_store(session, tenant_id, name, f"file://{tmp_path / name}", options={}, is_writable=True)
+    with httpx.Client(base_url=deployment.url, headers={"Authorization": f"Bearer {key}"}, timeout=60) as client:
+        assert client.post("/v1/pipelines", json={"name": "nightly", "steps": [STEP]}).status_code == 200
+        wish = {"pipeline": "nightly", "name": "nights", "cron": "30 2 * * *", "time_zone": "Asia/Tokyo"}
+        assert client.post("/v1/schedules", json=wish).status_code == 200
+        yield client
+
+
+def test_a_pipelines_day_has_a_report_by_its_name(http: httpx.Client) -> None:
+    run = http.post("/v1/runs", json={"pipeline": "nightly"}).json()
+    today = http.get("/v1/schedules/nights").json()["next_runs"][0]["local"][:10]
+    report = http.get("/v1/pipelines/nightly/report", params={"day": today}).json()
+    assert (report["object"], report["day"], report["time_zone"]) == ("pipeline.report", today, "Asia/Tokyo")
+    assert report["drift"] == {"nights": 0, "nights_needed": 5, "changed_steps": [], "measures": []}
+    assert (report["next_run"]["schedule"], report["next_run"]["eta"]) == ("nights", None)
+    by_default = http.get(f"/v1/pipelines/{run['pipeline_id']}/report").json()
+    both = [*report["runs"], *by_default["runs"]]
+    assert run["id"] in [one["id"] for one in both] or report["status"] == "no_run"
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "day", "status"), [("nightly", "2026-13-01", 400), ("nightly", "yesterday", 400), ("other", None, 404)]
+)
+def test_a_wrong_day_and_an_unknown_pipeline_are_refused(
+    http: httpx.Client, pipeline: str, day: str | None, status: int
+) -> None:
+    query = {} if day is None else {"day": day}
+    assert http.get(f"/v1/pipelines/{pipeline}/report", params=query).status_code == status
