@@ -8,9 +8,17 @@ from zoneinfo import ZoneInfo
 
 from features.pipelines.tables import Schedule
 from jobs.accounts.windows import zone_of
+from jobs.errors import InputError
 
 _UTC = ZoneInfo("UTC")
 _DAY = timedelta(days=1)
+_FIRST, _LAST = date(2000, 1, 1), date(2099, 12, 31)  # as of the times of schedules
+
+
+def check_day(day: date) -> None:
+    """Raise InputError for a day on which no pipeline runs."""
+    if not _FIRST <= day <= _LAST:
+        raise InputError(f"day is {day}; give one between {_FIRST} and {_LAST}", param="day", code="invalid_value")
 
 
 def zone_of_day(schedules: Sequence[Schedule]) -> ZoneInfo:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from features.feature import Command, Feature, Scopes, Section
+from features.feature import Command, Feature, MenuEntry, Scopes, Section
 
 FEATURE = Feature(
     name="reports",
     routers=("features.reports.http.reports:router",),
     scopes=Scopes(read=("retrieveReport",)),
+    templates="features.reports",
+    pages=("features.reports.pages.reports:router",),
+    menu=(MenuEntry("/reports", "Reports"),),
+    tones={"no_run": "warn"},
     commands=(
         Command(
             "reports",

@@ -46,8 +46,10 @@ class _Night:
 def read_report(session: Session, tenant_id: str, pipeline_id: str, day: date | None = None) -> Report:
     """Return the report of a pipeline, by its id or name, for a day; by default the latest whole one.
 
-    Raise NotFoundError.
+    Raise NotFoundError, or InputError for a day outside this century.
     """
+    if day is not None:
+        days.check_day(day)
     pipeline = get_pipeline(session, tenant_id, pipeline_id)
     kept = _schedules_of(session, pipeline)
     zone, now = days.zone_of_day(kept), clock(session)

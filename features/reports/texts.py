@@ -6,6 +6,7 @@ The lines hold counts, names and ids: no text of a row or of an answer.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -21,7 +22,9 @@ STATUS_WORDS = {
     "skipped": "skipped",
     "cancelled": "cancelled",
 }
+_WHAT = {"failed_rate": "without an answer", "null_rate": "null", "labels": "labels", "length": "length"}
 _MOST_FAILED_STEPS = 5
+_MOST_LABELS = 2
 
 
 def title(report: Mapping[str, Any]) -> str:
@@ -54,28 +57,42 @@ def failure_lines(report: Mapping[str, Any]) -> Iterator[str]:
         if step["retry"] is not None:
             lines = counted(step["retryable"], "line")
             yield f"  run {lines} again as they were: {step['retry']}"
-        yield f"  or fix the prompt, and trigger the pipeline: tokenmill runs trigger {report['pipeline']}"
+    if steps:
+        yield f"  or fix the prompt, and run the pipeline again: tokenmill runs trigger {report['pipeline']}"
     if len(steps) > _MOST_FAILED_STEPS:
         yield f"  {counted(len(steps) - _MOST_FAILED_STEPS, 'further step')} with failed rows"
 
 
 def measure_words(measure: Mapping[str, Any]) -> str:
-    """Return a measure beside what is usual."""
+    """Return a measure beside what is usual, as a line."""
+    shown = shown_measure(measure)
+    return f"{shown.where}: {shown.what} {shown.value}, usually {shown.usual} (drift beyond {shown.beyond})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownMeasure:
+    """A measure as texts."""
+
+    where: str
+    """The step, and the column of its answers."""
+    what: str
+    value: str
+    usual: str
+    beyond: str
+    """Where drift begins."""
+
+
+def shown_measure(measure: Mapping[str, Any]) -> ShownMeasure:
     where = measure["step"] if measure["field"] is None else f"{measure['step']}.{measure['field']}"
-    kind = measure["measure"]
-    if kind == "labels":
-        moved = "; ".join(
-            f"{one['label']} {_percent(one['share'])}, usually {_percent(one['usual'])}"
-            for one in measure["labels"][:2]
-        )
-        return f"{where}: labels moved by {_percent(measure['value'])} ({moved})"
-    if kind == "length":
-        low, high = (f"{measure[name]:,.0f}" for name in ("low", "high"))
-        value, usual = (f"{measure[name]:,.0f}" for name in ("value", "usual"))
-        return f"{where}: answers have a length of {value}, usually {usual} ({low} to {high})"
-    what = "without an answer" if kind == "failed_rate" else "null"
-    value, usual, low, high = (_percent(measure[name]) for name in ("value", "usual", "low", "high"))
-    return f"{where}: {value} {what}, usually {usual} ({low} to {high})"
+    write = _number if measure["measure"] == "length" else _percent
+    value, usual, low, high = (write(measure[name]) for name in ("value", "usual", "low", "high"))
+    beyond = f"{low} to {high}" if measure["low"] > 0 else high
+    if measure["labels"]:
+        labels = measure["labels"][:_MOST_LABELS]
+        value = ", ".join(f"{one['label']} {_percent(one['share'])}" for one in labels)
+        usual = ", ".join(f"{one['label']} {_percent(one['usual'])}" for one in labels)
+        beyond = f"{high} of answers moved, and {_percent(measure['value'])} have"
+    return ShownMeasure(where=where, what=_WHAT[measure["measure"]], value=value, usual=usual, beyond=beyond)
 
 
 def money(micros: int) -> str:
@@ -91,8 +108,10 @@ def end_words(eta: Mapping[str, Any], zone: str) -> str | None:
     """Return an expected end with its range; None if it is unknown."""
     if eta["eta"] is None:
         return None
-    expected, earliest, latest = (local_time(eta[name], zone) for name in ("eta", "eta_earliest", "eta_latest"))
-    return f"{expected} ({earliest} to {latest})"
+    names = ("eta", "eta_earliest", "eta_latest")
+    expected, *bounds = (datetime.fromtimestamp(eta[name], tz=ZoneInfo(zone)) for name in names)
+    form = "%H:%M" if all(bound.date() == expected.date() for bound in bounds) else "%Y-%m-%d %H:%M"
+    return f"{expected:%Y-%m-%d %H:%M %Z} ({' to '.join(f'{bound:{form}}' for bound in bounds)})"
 
 
 def _status_line(report: Mapping[str, Any]) -> str:
@@ -133,6 +152,10 @@ def _next_line(report: Mapping[str, Any]) -> str:
     end = end_words(run, report["time_zone"])
     ends = "its end is unknown" if end is None else f"its end, if it takes as long as the last ones, {end}"
     return f"next run: {local_time(run['at'], report['time_zone'])}; {ends}"
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}"
 
 
 def _percent(share: float) -> str:

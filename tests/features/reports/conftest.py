@@ -4,4 +4,4 @@ from __future__ import annotations
 
 from tests.features.pipelines.fixtures import make_schedule, pipeline, settings
 from tests.features.reports.fixtures import days
-from tests.jobs.fixtures import engine, make_batch, make_file, maker, session, statements, storage, tenant
+from tests.jobs.fixtures import engine, maker, session, statements, storage, tenant

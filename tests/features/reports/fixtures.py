@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from features.pipelines.tables import Pipeline, Run, RunStep
 from jobs.ids import new_id
-from jobs.tables import Batch
+from jobs.tables import Batch, File
 
 DEFINITION = {"steps": [{"name": "fields", "prompt": "{{ text }}"}]}
 
@@ -36,7 +35,6 @@ class Days:
 
     session: Session
     pipeline: Pipeline
-    make_batch: Callable[..., Batch]
 
     def run(
         self,
@@ -67,7 +65,7 @@ class Days:
         run.state, run.ended_at = state, None if is_open else at + timedelta(minutes=minutes)
         self.session.add(run)
         self.session.flush()
-        batch = self.make_batch(run_id=run.id, input_tokens=cost, cost_picos=1000 * cost, num_failed=failed_lines)
+        batch = self._batch(run_id=run.id, input_tokens=cost, cost_picos=1000 * cost, num_failed=failed_lines)
         answers = stored() if statistics is None else statistics
         step = RunStep(flow_id=run.id, number=0, name="fields", num_lines=answers["rows"], batch_id=batch.id)
         step.num_rows = answers["rows"]
@@ -77,6 +75,24 @@ class Days:
         self.session.commit()
         return run
 
+    def batch_of(self, run: Run) -> str:
+        """Return the id of the batch of a run's step."""
+        step = self.session.get_one(RunStep, (run.id, 0))
+        return str(step.batch_id)
+
+    def _batch(self, **columns: Any) -> Batch:
+        tenant_id, file_id = self.pipeline.tenant_id, new_id("file")
+        file = File(id=file_id, tenant_id=tenant_id, purpose="batch", filename="in.jsonl", size_bytes=1)
+        file.object_key = f"{tenant_id}/{file_id}"
+        self.session.add(file)
+        self.session.flush()
+        values = {"endpoint": "/v1/chat/completions", "completion_window": "24h", "state": "completed"}
+        values |= {"expires_at": datetime.now(UTC), "fingerprint": new_id("fp"), "input_file_id": file_id}
+        batch = Batch(id=new_id("batch"), tenant_id=tenant_id, **values, **columns)
+        self.session.add(batch)
+        self.session.flush()
+        return batch
+
     def quiet(self, before: datetime, *, nights: int = 7, **columns: Any) -> None:
         """Insert the runs of the nights before a time, which differ a little."""
         for night in range(1, nights + 1):
@@ -84,5 +100,5 @@ class Days:
 
 
 @pytest.fixture
-def days(session: Session, pipeline: Pipeline, make_batch: Callable[..., Batch]) -> Days:
-    return Days(session, pipeline, make_batch)
+def days(session: Session, pipeline: Pipeline) -> Days:
+    return Days(session, pipeline)

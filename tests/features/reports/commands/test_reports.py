@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from features.reports.texts import lines, title
+from features.reports.texts import end_words, lines, title
 from tests.cli.service import Service
 
 FILE = """
@@ -101,8 +101,8 @@ def test_a_report_is_a_few_lines_of_text() -> None:
         "tokenmill batch retry batch_1",
         "1.23 EUR",
         "1.10",
-        "fields.vendor: 31.0 % null, usually 2.0 % (0.0 % to 8.0 %)",
-        "2026-11-29 02:40 CET (2026-11-29 02:35 CET to 2026-11-29 02:50 CET)",
+        "fields.vendor: null 31.0 %, usually 2.0 % (drift beyond 8.0 %)",
+        "2026-11-29 02:40 CET (02:35 to 02:50)",
     ):
         assert any(words in line for line in shown), words
 
@@ -113,13 +113,19 @@ def test_labels_lengths_and_unknown_ends_are_shown() -> None:
     report = REPORT | {"drift": REPORT["drift"] | {"measures": measures}, "next_run": None, "status": "in_progress"}
     shown = "\n".join(lines(report | {"eta": 1795830000, "eta_earliest": 1795830000, "eta_latest": 1795830600}))
     for words in (
-        "bad 70.0 %, usually 10.0 %",
-        "length of 20",
-        "fields: 31.0 % without an answer",
+        "bad 70.0 %, usually bad 10.0 %",
+        "length 20,",
+        "fields: without an answer 31.0 %",
         "none is scheduled",
     ):
         assert words in shown
-    assert "2026-11-28 02:40 CET (2026-11-28 02:40 CET to 2026-11-28 02:50 CET)" in shown
+    assert "2026-11-28 02:40 CET (02:40 to 02:50)" in shown
+
+
+def test_an_end_after_midnight_has_its_date() -> None:
+    eta = {"eta": 1795904400, "eta_earliest": 1795903200, "eta_latest": 1795908000}
+    assert end_words(eta, "Europe/Berlin") == "2026-11-28 23:20 CET (2026-11-28 23:00 to 2026-11-29 00:20)"
+    assert end_words(eta | {"eta": None}, "UTC") is None
 
 
 def test_a_report_is_shown_as_text_and_as_json(service: Service, tmp_path: Path) -> None:
