@@ -56,6 +56,11 @@ class Calls:
         answer: dict[str, Any] = self.client.patch(path, cast_to=self._as_sent, body=dict(body)).json()
         return answer
 
+    def put(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Set an object, in place of one that may be there."""
+        answer: dict[str, Any] = self.client.put(path, cast_to=self._as_sent, body=dict(body)).json()
+        return answer
+
     def delete(self, path: str) -> None:
         self.client.delete(path, cast_to=self._as_sent)
 

@@ -44,3 +44,12 @@ def latest_whole_day(now: datetime, zone: ZoneInfo, *, next_at: datetime | None)
     today = day_of(now, zone)
     is_over = next_at is not None and day_of(next_at, zone) > today
     return today if is_over else today - _DAY
+
+
+def next_time(now: datetime, zone: ZoneInfo, *, minutes: int) -> datetime:
+    """Return the next time at so many minutes after midnight, in UTC. One that clocks skip is an hour later."""
+    at = time(minutes // 60, minutes % 60)
+    today = day_of(now, zone)
+    times = (datetime.combine(today + number * _DAY, at, tzinfo=zone).astimezone(UTC) for number in range(2))
+    first, second = times
+    return first if first > now else second

@@ -6,12 +6,20 @@ from features.feature import Command, Feature, MenuEntry, Scopes, Section
 
 FEATURE = Feature(
     name="reports",
-    routers=("features.reports.http.reports:router",),
-    scopes=Scopes(read=("retrieveReport",)),
+    settings="features.reports.settings:ReportSettings",
+    tables=("features.reports.tables",),
+    routers=("features.reports.http.reports:router", "features.reports.http.subscriptions:router"),
+    scopes=Scopes(
+        read=("retrieveReport", "retrieveReportSubscription"),
+        submit=("setReportSubscription", "deleteReportSubscription"),
+    ),
     templates="features.reports",
     pages=("features.reports.pages.reports:router",),
     menu=(MenuEntry("/reports", "Reports"),),
     tones={"no_run": "warn"},
+    control=("features.reports.work:WORK",),
+    purges=("features.reports.mails:purges",),
+    on_tenant_end=("features.reports.subscriptions:delete_all_of",),
     commands=(
         Command(
             "reports",

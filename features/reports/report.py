@@ -144,4 +144,5 @@ def usual_end(at: datetime, durations: Sequence[timedelta]) -> FlowEnd:
     """
     if len(durations) < LEAST_NIGHTS:
         return FlowEnd()
-    return FlowEnd(expected_at=at + median(durations), earliest_at=at + min(durations), latest_at=at + max(durations))
+    usual = timedelta(seconds=median(each.total_seconds() for each in durations))
+    return FlowEnd(expected_at=at + usual, earliest_at=at + min(durations), latest_at=at + max(durations))

@@ -8,6 +8,8 @@ from api.schemas.wire import WireModel, unix_seconds, unix_seconds_or_none, unix
 from features.pipelines.states import RunState
 from features.reports.drift import LEAST_NIGHTS, Kind, Measure
 from features.reports.report import DayRun, DayStatus, FailedStep, NextRun, Report
+from features.reports.states import MailState
+from features.reports.tables import DueReport, ReportSubscription
 from jobs.accounts.money import rounded_micros
 
 _MOST_RUNS = 100
@@ -210,3 +212,53 @@ class ReportObject(WireModel):
             eta_latest=unix_seconds_up(report.end.latest_at),
             next_run=None if report.next_run is None else ReportNextRun.of(report.next_run),
         )
+
+
+class ReportMail(WireModel):
+    day: str
+    status: MailState
+    tries: int
+    ended_at: int | None
+    problem: str | None
+    """Why the last try failed, or which recipients the server refused."""
+
+    @classmethod
+    def of(cls, due: DueReport) -> Self:
+        return cls(
+            day=due.day.isoformat(),
+            status=MailState(due.state),
+            tries=due.num_tries,
+            ended_at=unix_seconds_or_none(due.ended_at),
+            problem=due.problem,
+        )
+
+
+class ReportSubscriptionObject(WireModel):
+    object: Literal["pipeline.report_subscription"] = "pipeline.report_subscription"
+    pipeline_id: str
+    at: str
+    """When a report is due each day, in the time zone of the pipeline's days."""
+    mail_to: list[str]
+    include_rows: bool
+    """Whether mails hold texts of failed rows."""
+    next_at: int
+    last_mail: ReportMail | None
+    """That of the latest day; null before the first."""
+
+    @classmethod
+    def of(cls, subscription: ReportSubscription, last: DueReport | None) -> Self:
+        hours, minutes = divmod(subscription.at_minutes, 60)
+        return cls(
+            pipeline_id=subscription.pipeline_id,
+            at=f"{hours:02d}:{minutes:02d}",
+            mail_to=list(subscription.mail_to),
+            include_rows=subscription.include_rows,
+            next_at=unix_seconds(subscription.next_at),
+            last_mail=None if last is None else ReportMail.of(last),
+        )
+
+
+class DeletedReportSubscription(WireModel):
+    object: Literal["pipeline.report_subscription"] = "pipeline.report_subscription"
+    pipeline_id: str
+    deleted: Literal[True] = True

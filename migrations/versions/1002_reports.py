@@ -1,4 +1,4 @@
-"""Keep the statistics of a run's answers, which reports compare with those of earlier runs."""
+"""Keep the statistics of a run's answers, and when reports of a pipeline are due and were mailed."""
 
 from __future__ import annotations
 
@@ -17,8 +17,49 @@ depends_on: str | Sequence[str] | None = None
 def upgrade() -> None:
     op.add_column("run_step", sa.Column("statistics", postgresql.JSONB(), nullable=True))
     op.create_index("run_pipeline_id_scheduled_for_idx", "run", ["pipeline_id", "scheduled_for"])
+    op.create_table(
+        "report_subscription",
+        sa.Column("pipeline_id", sa.Text(), nullable=False),
+        sa.Column("tenant_id", sa.Text(), nullable=False),
+        sa.Column("at_minutes", sa.Integer(), nullable=False),
+        sa.Column("mail_to", postgresql.ARRAY(sa.Text()), nullable=False),
+        sa.Column("include_rows", sa.Boolean(), server_default="false", nullable=False),
+        sa.Column("next_at", sa.DateTime(timezone=True), nullable=False),
+        sa.Column("created_at", sa.DateTime(timezone=True), server_default=sa.text("now()"), nullable=False),
+        sa.Column("updated_at", sa.DateTime(timezone=True), server_default=sa.text("now()"), nullable=False),
+        sa.ForeignKeyConstraint(["pipeline_id"], ["pipeline.id"], name=op.f("report_subscription_pipeline_id_fkey")),
+        sa.ForeignKeyConstraint(["tenant_id"], ["tenant.id"], name=op.f("report_subscription_tenant_id_fkey")),
+        sa.PrimaryKeyConstraint("pipeline_id", name=op.f("report_subscription_pkey")),
+    )
+    op.create_index(op.f("report_subscription_next_at_idx"), "report_subscription", ["next_at"])
+    op.create_index(op.f("report_subscription_tenant_id_idx"), "report_subscription", ["tenant_id"])
+    op.create_table(
+        "due_report",
+        sa.Column("id", sa.Text(), nullable=False),
+        sa.Column("pipeline_id", sa.Text(), nullable=False),
+        sa.Column("tenant_id", sa.Text(), nullable=False),
+        sa.Column("day", sa.Date(), nullable=False),
+        sa.Column("mail_to", postgresql.ARRAY(sa.Text()), nullable=False),
+        sa.Column("include_rows", sa.Boolean(), nullable=False),
+        sa.Column("state", sa.Text(), nullable=False),
+        sa.Column("created_at", sa.DateTime(timezone=True), server_default=sa.text("now()"), nullable=False),
+        sa.Column("due_at", sa.DateTime(timezone=True), server_default=sa.text("now()"), nullable=False),
+        sa.Column("fence", sa.BigInteger(), server_default="0", nullable=False),
+        sa.Column("claimed_by", sa.Text(), nullable=True),
+        sa.Column("num_tries", sa.Integer(), server_default="0", nullable=False),
+        sa.Column("ended_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("problem", sa.Text(), nullable=True),
+        sa.CheckConstraint("state IN ('pending', 'sent', 'failed', 'none')", name=op.f("due_report_state_check")),
+        sa.ForeignKeyConstraint(["pipeline_id"], ["pipeline.id"], name=op.f("due_report_pipeline_id_fkey")),
+        sa.PrimaryKeyConstraint("id", name=op.f("due_report_pkey")),
+        sa.UniqueConstraint("pipeline_id", "day", name=op.f("due_report_pipeline_id_day_key")),
+    )
+    op.create_index("due_report_due_idx", "due_report", ["due_at"], postgresql_where=sa.text("state = 'pending'"))
+    op.create_index(op.f("due_report_tenant_id_idx"), "due_report", ["tenant_id"])
 
 
 def downgrade() -> None:
+    op.drop_table("due_report")
+    op.drop_table("report_subscription")
     op.drop_index("run_pipeline_id_scheduled_for_idx", table_name="run")
     op.drop_column("run_step", "statistics")

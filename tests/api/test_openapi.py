@@ -67,6 +67,7 @@ REQUESTS = {
     "ChangeScheduleBody",
     "BackfillBody",
     "RunBody",
+    "ReportSubscriptionBody",
     "RowsBody",
     "CollectionBody",
     "DocumentsBody",

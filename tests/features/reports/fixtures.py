@@ -49,7 +49,7 @@ class Days:
     ) -> Run:
         """Insert a run of one step, with a batch that used `cost` tokens of input, each for 1,000 pico-units."""
         is_open = state in ("queued", "running")
-        values = {
+        values: dict[str, Any] = {
             "id": new_id("run"),
             "tenant_id": self.pipeline.tenant_id,
             "pipeline_id": self.pipeline.id,
@@ -86,7 +86,7 @@ class Days:
         file.object_key = f"{tenant_id}/{file_id}"
         self.session.add(file)
         self.session.flush()
-        values = {"endpoint": "/v1/chat/completions", "completion_window": "24h", "state": "completed"}
+        values: dict[str, Any] = {"endpoint": "/v1/chat/completions", "completion_window": "24h", "state": "completed"}
         values |= {"expires_at": datetime.now(UTC), "fingerprint": new_id("fp"), "input_file_id": file_id}
         batch = Batch(id=new_id("batch"), tenant_id=tenant_id, **values, **columns)
         self.session.add(batch)

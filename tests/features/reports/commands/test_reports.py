@@ -6,7 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from features.reports.texts import end_words, lines, title
+from jobs.errors import InputError
 from tests.cli.service import Service
 
 FILE = """
@@ -143,3 +146,10 @@ def test_a_report_is_shown_as_text_and_as_json(service: Service, tmp_path: Path)
     report = json.loads(service.run("reports", "show", "daily", "--json").stdout)
     assert report["pipeline"] == "daily"
     assert [title(report), *lines(report)]
+    assert "each day at 06:15" in service.run("reports", "subscribe", "daily", "--at", "06:15").stdout
+    assert json.loads(service.run("reports", "subscription", "daily").stdout)["at"] == "06:15"
+    with pytest.raises(InputError):
+        service.run("reports", "subscribe", "daily", "--mail", "anna@example.com")
+    assert service.run("reports", "unsubscribe", "daily").exit_code == 0
+    with pytest.raises(InputError):
+        service.run("reports", "subscription", "daily")

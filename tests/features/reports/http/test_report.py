@@ -58,3 +58,28 @@ def test_a_wrong_day_and_an_unknown_pipeline_are_refused(
 ) -> None:
     query = {} if day is None else {"day": day}
     assert http.get(f"/v1/pipelines/{pipeline}/report", params=query).status_code == status
+
+
+def test_a_subscription_is_set_shown_changed_and_ended(http: httpx.Client) -> None:
+    path = "/v1/pipelines/nightly/report/subscription"
+    assert http.get(path).status_code == http.delete(path).status_code == 404
+    made = http.put(path, json={"at": "06:30"}).json()
+    assert (made["at"], made["mail_to"], made["include_rows"], made["last_mail"]) == ("06:30", [], False, None)
+    assert http.put(path, json={}).json()["at"] == "07:00"
+    assert http.get(path).json()["at"] == "07:00"
+    assert http.delete(path).json()["deleted"] is True
+    assert http.get(path).status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("body", "param", "code"),
+    [
+        ({"at": "25:00"}, "at", "invalid_value"),
+        ({"mail_to": ["anna@example.com"]}, "mail_to", "mail_domain_not_allowed"),
+        ({"mail_to": ["anna"]}, "mail_to", "invalid_value"),
+    ],
+)
+def test_a_wrong_subscription_is_refused(http: httpx.Client, body: dict[str, Any], param: str, code: str) -> None:
+    answer = http.put("/v1/pipelines/nightly/report/subscription", json=body)
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"], error["code"]) == (400, param, code)

@@ -1,0 +1,171 @@
+"""Subscriptions: when a pipeline's reports are due, and who gets them; makes the reports that are due."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import delete, func, select
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.orm import Session
+
+from features.pipelines.definitions import get_pipeline
+from features.pipelines.tables import Pipeline
+from features.reports import days
+from features.reports.reading import next_at_of
+from features.reports.settings import ReportSettings
+from features.reports.states import MailState
+from features.reports.tables import DueReport, ReportSubscription
+from jobs.database import clock
+from jobs.errors import InputError, NotFoundError
+from jobs.ids import new_id
+from jobs.tables import Tenant
+
+DEFAULT_TIME = "07:00"
+MOST_RECIPIENTS = 20
+_MOST_AT_ONCE = 50
+_MAX_ADDRESS = 254  # RFC 5321
+_ADDRESS = re.compile(r"[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]{1,64}@([A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)*)", re.ASCII)
+_TIME = re.compile(r"([01][0-9]|2[0-3]):([0-5][0-9])", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """The values of a subscription."""
+
+    at: str = DEFAULT_TIME
+    """In the time zone of the pipeline's days."""
+    mail_to: Sequence[str] = ()
+    include_rows: bool = False
+
+
+def set_subscription(
+    session: Session, tenant_id: str, pipeline_id: str, wish: Wish, settings: ReportSettings
+) -> ReportSubscription:
+    """Set when the reports of a pipeline are due and who gets them, from now on. Raise InputError or NotFoundError."""
+    minutes = _minutes_of(wish.at)
+    check_recipients(wish.mail_to, settings)
+    pipeline = get_pipeline(session, tenant_id, pipeline_id)
+    zone, _ = next_at_of(session, pipeline)
+    values: dict[str, Any] = {
+        "tenant_id": tenant_id,
+        "at_minutes": minutes,
+        "mail_to": list(dict.fromkeys(wish.mail_to)),
+        "include_rows": wish.include_rows,
+        "next_at": days.next_time(clock(session), zone, minutes=minutes),
+        "updated_at": func.now(),
+    }
+    statement = insert(ReportSubscription).values(pipeline_id=pipeline.id, **values)
+    session.execute(statement.on_conflict_do_update(index_elements=["pipeline_id"], set_=values))
+    session.expire_all()
+    return get_subscription(session, tenant_id, pipeline.id)
+
+
+def get_subscription(session: Session, tenant_id: str, pipeline_id: str) -> ReportSubscription:
+    """Return the subscription of a pipeline, by its id or name. Raise NotFoundError."""
+    pipeline = get_pipeline(session, tenant_id, pipeline_id)
+    found = session.get(ReportSubscription, pipeline.id)
+    if found is None:
+        raise NotFoundError(f"The pipeline {pipeline.name!r} has no report subscription.", param="pipeline_id")
+    return found
+
+
+def delete_subscription(session: Session, tenant_id: str, pipeline_id: str) -> str:
+    """Delete the subscription of a pipeline and its mails that wait; return the pipeline's id. Raise NotFoundError."""
+    found = get_subscription(session, tenant_id, pipeline_id)
+    is_waiting = (DueReport.pipeline_id == found.pipeline_id) & (DueReport.state == MailState.PENDING.value)
+    session.execute(delete(DueReport).where(is_waiting))
+    session.execute(delete(ReportSubscription).where(ReportSubscription.pipeline_id == found.pipeline_id))
+    return found.pipeline_id
+
+
+def delete_all_of(session: Session, tenant_id: str) -> None:
+    """Delete the subscriptions and due reports of a tenant that ends."""
+    session.execute(delete(DueReport).where(DueReport.tenant_id == tenant_id))
+    session.execute(delete(ReportSubscription).where(ReportSubscription.tenant_id == tenant_id))
+
+
+def last_due(session: Session, pipeline_id: str) -> DueReport | None:
+    """Return the latest report that was due, None before the first."""
+    query = select(DueReport).where(DueReport.pipeline_id == pipeline_id).order_by(DueReport.day.desc()).limit(1)
+    return session.scalar(query)
+
+
+def check_recipients(mail_to: Sequence[str], settings: ReportSettings) -> None:
+    """Raise InputError for an address that is none, or is in a domain that the operator does not allow."""
+    if len(mail_to) > MOST_RECIPIENTS:
+        raise _refused(f"it has {len(mail_to)} addresses and {MOST_RECIPIENTS} are allowed")
+    for address in mail_to:
+        if len(address) > _MAX_ADDRESS or not _ADDRESS.fullmatch(address):
+            raise _refused(f"{address[:100]!r} is no address; give one such as anna@example.com")
+    refused = [address for address in mail_to if not is_allowed(address, settings)]
+    if refused:
+        listed = ", ".join(sorted(settings.allowed_domains)) or "none"
+        raise _refused(
+            f"{refused[0]!r} is in a domain that mails may not be sent to. Your operator allows: {listed} "
+            "(TOKENMILL_MAIL_DOMAINS)",
+            code="mail_domain_not_allowed",
+        )
+
+
+def is_allowed(address: str, settings: ReportSettings) -> bool:
+    """Return whether the operator allows mails to an address."""
+    return address.rpartition("@")[2].lower() in settings.allowed_domains
+
+
+def is_any_due(session: Session) -> bool:
+    """Return whether `make_due` would find a subscription: a poll at rest changes nothing."""
+    return bool(session.scalar(select(select(ReportSubscription).where(_IS_DUE).exists())))
+
+
+def make_due(session: Session) -> list[str]:
+    """Make the reports that are due, each once for its pipeline and day; return their ids.
+
+    A subscription whose time has passed several times has one report: the latest.
+    """
+    query = select(ReportSubscription).where(_IS_DUE).order_by(ReportSubscription.next_at).limit(_MOST_AT_ONCE)
+    made = [_make(session, one, clock(session)) for one in session.scalars(query.with_for_update(skip_locked=True))]
+    session.flush()
+    return [report_id for report_id in made if report_id is not None]
+
+
+def _make(session: Session, subscription: ReportSubscription, now: datetime) -> str | None:
+    """Make the report of a locked subscription; None if its day has one, or its pipeline or tenant has none."""
+    pipeline = session.get_one(Pipeline, subscription.pipeline_id)
+    tenant = session.get_one(Tenant, subscription.tenant_id)
+    if pipeline.deleted_at is not None:
+        session.delete(subscription)
+        return None
+    zone, next_run_at = next_at_of(session, pipeline)
+    subscription.next_at = days.next_time(now, zone, minutes=subscription.at_minutes)
+    if tenant.disabled_at is not None:
+        return None
+    values = {
+        "id": new_id("report"),
+        "pipeline_id": pipeline.id,
+        "tenant_id": tenant.id,
+        "day": days.latest_whole_day(now, zone, next_at=next_run_at),
+        "mail_to": subscription.mail_to,
+        "include_rows": subscription.include_rows,
+        "state": (MailState.PENDING if subscription.mail_to else MailState.NONE).value,
+        "ended_at": None if subscription.mail_to else now,
+    }
+    once = insert(DueReport).values(values).on_conflict_do_nothing(index_elements=["pipeline_id", "day"])
+    return session.scalar(once.returning(DueReport.id))
+
+
+def _minutes_of(at: str) -> int:
+    time = _TIME.fullmatch(at)
+    if time is None:
+        raise InputError(f"at is {at[:20]!r}; give a time such as 07:00", param="at", code="invalid_value")
+    return 60 * int(time[1]) + int(time[2])
+
+
+def _refused(problem: str, *, code: str = "invalid_value") -> InputError:
+    return InputError(f"mail_to: {problem}.", param="mail_to", code=code)
+
+
+_IS_DUE = ReportSubscription.next_at <= func.now()

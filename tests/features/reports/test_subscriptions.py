@@ -1,0 +1,197 @@
+"""Tests of subscriptions: who may get mails, and when reports are due, each once for its day."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+from pydantic import ValidationError
+from sqlalchemy import func, select, text
+from sqlalchemy.orm import Session, sessionmaker
+
+from features.pipelines import definitions
+from features.pipelines.tables import Pipeline, Schedule
+from features.reports import mails, subscriptions
+from features.reports.days import next_time
+from features.reports.states import MailState
+from features.reports.subscriptions import Wish, set_subscription
+from features.reports.tables import DueReport, ReportSubscription
+from jobs.batches.deletion import delete_tenant
+from jobs.errors import InputError, NotFoundError
+from jobs.tables import Tenant
+from tests.all_settings import Settings
+
+ANNA = "anna@example.com"
+ALLOWED = {"mail_server": "127.0.0.1:25", "mail_from": "mill@example.com", "mail_domains": "example.com, Example.org"}
+SETTINGS = Settings(**ALLOWED)  # type: ignore[arg-type]
+
+
+def subscribe(session: Session, pipeline: Pipeline, **fields: Any) -> ReportSubscription:
+    made = set_subscription(session, pipeline.tenant_id, pipeline.name, Wish(**fields), SETTINGS)
+    session.commit()
+    return made
+
+
+def make_due(session: Session) -> list[DueReport]:
+    """Let the time of all subscriptions come, and return the reports that are made."""
+    session.execute(text("UPDATE report_subscription SET next_at = now() - interval '1 minute'"))
+    session.commit()
+    made = subscriptions.make_due(session)
+    session.commit()
+    session.expire_all()
+    return [session.get_one(DueReport, report_id) for report_id in made]
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "anna@example.net",
+        "anna@mail.example.com",
+        "anna@example.com.evil.net",
+        "anna@evil.net@example.com",
+        "anna@example.com\nBcc: eve@evil.net",
+        "Anna <anna@example.com>",
+        "anna@example.com,eve@evil.net",
+        "anna",
+        "@example.com",
+        "",
+    ],
+)
+def test_only_addresses_in_domains_that_the_operator_allows_get_mails(
+    session: Session, pipeline: Pipeline, address: str
+) -> None:
+    with pytest.raises(InputError) as refused:
+        subscribe(session, pipeline, mail_to=[ANNA, address])
+    assert refused.value.param == "mail_to"
+    subscribe(session, pipeline, mail_to=[ANNA, "bob@EXAMPLE.ORG"])
+
+
+@pytest.mark.parametrize("missing", ["mail_server", "mail_from", "mail_domains"])
+def test_mails_are_off_without_a_server_a_sender_or_domains(session: Session, pipeline: Pipeline, missing: str) -> None:
+    settings = Settings(**ALLOWED | {missing: ""})  # type: ignore[arg-type]
+    with pytest.raises(InputError) as refused:
+        set_subscription(session, pipeline.tenant_id, pipeline.id, Wish(mail_to=[ANNA]), settings)
+    assert refused.value.code == "mail_domain_not_allowed"
+    set_subscription(session, pipeline.tenant_id, pipeline.id, Wish(), settings)
+
+
+@pytest.mark.parametrize("values", [{"mail_server": "smtp"}, {"mail_server": "a:0"}, {"mail_password": "plain"}])
+def test_wrong_settings_of_mails_are_refused(values: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        Settings(**values)
+
+
+@pytest.mark.parametrize("at", ["7:00", "24:00", "07:60", "07:00:00", "", "٠٧:٠٠"])
+def test_a_time_that_is_none_is_refused(session: Session, pipeline: Pipeline, at: str) -> None:
+    with pytest.raises(InputError) as refused:
+        subscribe(session, pipeline, at=at)
+    assert refused.value.param == "at"
+
+
+@pytest.mark.parametrize(
+    ("now", "minutes", "due"),
+    [
+        ("2026-11-28T05:00", 420, "2026-11-28T06:00"),
+        ("2026-11-28T06:00", 420, "2026-11-29T06:00"),
+        ("2026-03-28T12:00", 150, "2026-03-29T01:30"),  # 02:30, which clocks skip: 03:30
+        ("2026-10-24T12:00", 150, "2026-10-25T00:30"),  # the first 02:30
+    ],
+)
+def test_a_report_is_due_at_a_local_time(now: str, minutes: int, due: str) -> None:
+    moment, expected = (datetime.fromisoformat(each).replace(tzinfo=UTC) for each in (now, due))
+    assert next_time(moment, ZoneInfo("Europe/Berlin"), minutes=minutes) == expected
+
+
+def test_a_day_has_one_report_whatever_is_subscribed_and_however_often_it_is_due(
+    session: Session, pipeline: Pipeline, maker: sessionmaker[Session]
+) -> None:
+    subscribe(session, pipeline, mail_to=[ANNA])
+    [due] = make_due(session)
+    assert (due.state, due.mail_to, due.pipeline_id) == (MailState.PENDING, [ANNA], pipeline.id)
+    assert make_due(session) == []
+    subscriptions.delete_subscription(session, pipeline.tenant_id, pipeline.id)
+    session.commit()
+    assert subscriptions.last_due(session, pipeline.id) is None, "it waited, and is not sent"
+    subscribe(session, pipeline, at="23:59")
+    [silent] = make_due(session)
+    assert (silent.state, silent.ended_at is not None) == (MailState.NONE, True)
+    assert session.get_one(ReportSubscription, pipeline.id).next_at > session.scalars(select(func.now())).one()
+    with maker() as other:
+        assert not subscriptions.is_any_due(other)
+
+
+def test_two_workers_make_a_report_once(session: Session, pipeline: Pipeline, maker: sessionmaker[Session]) -> None:
+    subscribe(session, pipeline, mail_to=[ANNA])
+    session.execute(text("UPDATE report_subscription SET next_at = now() - interval '1 minute'"))
+    session.commit()
+    assert len(subscriptions.make_due(session)) == 1
+    with maker.begin() as other:
+        assert subscriptions.make_due(other) == []
+    session.commit()
+
+
+def test_the_day_is_the_one_whose_runs_were_due(
+    session: Session, pipeline: Pipeline, make_schedule: Callable[..., Schedule]
+) -> None:
+    now = session.scalars(select(func.now())).one()
+    make_schedule("0 0 1 1 *", at=now)
+    subscribe(session, pipeline)
+    [due] = make_due(session)
+    assert due.day == now.date()
+
+
+def test_a_deleted_pipeline_and_a_disabled_tenant_have_no_reports(session: Session, pipeline: Pipeline) -> None:
+    subscribe(session, pipeline, mail_to=[ANNA])
+    session.execute(text("UPDATE tenant SET disabled_at = now()"))
+    session.commit()
+    assert make_due(session) == []
+    assert session.scalars(select(ReportSubscription)).one().next_at is not None
+    definitions.delete_pipeline(session, pipeline.tenant_id, pipeline.id)
+    assert make_due(session) == []
+    assert session.scalars(select(ReportSubscription)).all() == []
+
+
+def test_what_a_deleted_pipeline_or_tenant_had_goes(
+    session: Session, pipeline: Pipeline, maker: sessionmaker[Session]
+) -> None:
+    subscribe(session, pipeline, mail_to=[ANNA])
+    make_due(session)
+    assert mails.forget(maker) == 0
+    with maker.begin() as other:
+        definitions.delete_pipeline(other, pipeline.tenant_id, pipeline.id)
+    assert mails.forget(maker) == 2
+    assert mails.forget(maker) == 0
+
+
+def test_a_tenant_that_ends_takes_its_reports_with_it(session: Session, pipeline: Pipeline) -> None:
+    subscribe(session, pipeline, mail_to=[ANNA])
+    make_due(session)
+    subscriptions.delete_all_of(session, "tenant_other")
+    assert len(session.scalars(select(DueReport)).all()) == 1
+    delete_tenant(session, session.get_one(Tenant, pipeline.tenant_id), by="the operator")
+    session.commit()
+    for table in (DueReport, ReportSubscription):
+        assert session.scalars(select(table)).all() == []
+
+
+def test_an_old_report_is_forgotten(session: Session, pipeline: Pipeline, maker: sessionmaker[Session]) -> None:
+    subscribe(session, pipeline)
+    make_due(session)
+    session.execute(text("UPDATE due_report SET ended_at = now() - interval '91 days'"))
+    session.commit()
+    assert mails.forget(maker) == 1
+
+
+def test_a_subscription_is_its_tenants(session: Session, pipeline: Pipeline) -> None:
+    subscribe(session, pipeline)
+    with pytest.raises(NotFoundError):
+        subscriptions.get_subscription(session, "tenant_other", pipeline.id)
+    with pytest.raises(NotFoundError):
+        set_subscription(session, "tenant_other", pipeline.id, Wish(), SETTINGS)
+    subscriptions.delete_subscription(session, pipeline.tenant_id, pipeline.id)
+    with pytest.raises(NotFoundError):
+        subscriptions.delete_subscription(session, pipeline.tenant_id, pipeline.id)
+    assert timedelta(0) < mails.LEASE < mails.TRIED_FOR
