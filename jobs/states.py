@@ -173,6 +173,7 @@ class EventType(StrEnum):
     RUN_SKIPPED = "run.skipped"
     RUN_LATE = "run.late"  # it has not ended when its schedule wants it to have; at most once a run
     SCHEDULE_SKIPPING = "schedule.skipping"  # three runs in a row were skipped; again once one was not
+    REPORT_READY = "report.ready"  # a pipeline's report of a day is due; once a day
 
 
 _B, _C, _U, _I = BatchState, ChunkState, UploadState, CountState

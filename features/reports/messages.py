@@ -10,7 +10,7 @@ from email.utils import format_datetime
 from typing import Any
 
 from features.pipelines.step_rows import read_rows
-from features.reports.texts import lines, title
+from features.reports.texts import title, whole
 from jobs.storage import Storage
 from tokenmill.row_json import dumps
 
@@ -54,16 +54,7 @@ def failed_row_texts(storage: Storage, rows_key: str, failed_ids: Sequence[str])
 
 
 def _body(report: Mapping[str, Any], site: str, failed_rows: Sequence[str]) -> Iterator[str]:
-    yield title(report)
-    yield ""
-    yield from lines(report)
-    if site:
-        base = site.rstrip("/")
-        yield ""
-        yield f"{base}/reports/{report['pipeline_id']}?day={report['day']}"
-        yield from (
-            f"{base}/batches/{step['batch_id']}" for step in report["failed_steps"][:_SHOWN_ROWS] if step["retry"]
-        )
+    yield from whole(report, site=site)
     if failed_rows:
         yield ""
         yield "Failed rows:"

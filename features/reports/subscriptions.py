@@ -2,31 +2,42 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import delete, func, select
+from sqlalchemy import delete, func, select, update
 from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 from features.pipelines.definitions import get_pipeline
 from features.pipelines.tables import Pipeline
 from features.reports import days
-from features.reports.reading import next_at_of
+from features.reports.reading import next_at_of, read_report
+from features.reports.report import Report
+from features.reports.schemas import ReportObject
 from features.reports.settings import ReportSettings
 from features.reports.states import MailState
 from features.reports.tables import DueReport, ReportSubscription
+from features.reports.texts import whole
 from jobs.database import clock
 from jobs.errors import InputError, NotFoundError
+from jobs.hooks import emit
 from jobs.ids import new_id
+from jobs.states import EventType
 from jobs.tables import Tenant
+
+log = logging.getLogger(__name__)
 
 DEFAULT_TIME = "07:00"
 MOST_RECIPIENTS = 20
-_MOST_AT_ONCE = 50
+_MOST_AT_ONCE = 20
+_LATER = timedelta(hours=1)
+_MAX_TEXT = 3000  # characters; Slack shows 4,000
 _MAX_ADDRESS = 254  # RFC 5321
 _ADDRESS = re.compile(r"[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]{1,64}@([A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)*)", re.ASCII)
 _TIME = re.compile(r"([01][0-9]|2[0-3]):([0-5][0-9])", re.ASCII)
@@ -121,40 +132,70 @@ def is_any_due(session: Session) -> bool:
     return bool(session.scalar(select(select(ReportSubscription).where(_IS_DUE).exists())))
 
 
-def make_due(session: Session) -> list[str]:
-    """Make the reports that are due, each once for its pipeline and day; return their ids.
+def make_due(session: Session, settings: ReportSettings) -> int:
+    """Make the reports that are due, each once for its pipeline and day; return how many subscriptions were due.
 
-    A subscription whose time has passed several times has one report: the latest.
+    A subscription whose time has passed several times has one report: the latest. One that fails is due again an hour
+    later, and delays no other.
     """
     query = select(ReportSubscription).where(_IS_DUE).order_by(ReportSubscription.next_at).limit(_MOST_AT_ONCE)
-    made = [_make(session, one, clock(session)) for one in session.scalars(query.with_for_update(skip_locked=True))]
+    now = clock(session)
+    due = session.scalars(query.with_for_update(skip_locked=True)).all()
+    for pipeline_id in [one.pipeline_id for one in due]:
+        try:
+            with session.begin_nested():
+                _make(session, session.get_one(ReportSubscription, pipeline_id), now, settings)
+        except OperationalError:
+            raise
+        except Exception:
+            log.exception("report failed pipeline_id=%s", pipeline_id)
+            later = update(ReportSubscription).where(ReportSubscription.pipeline_id == pipeline_id)
+            session.execute(later.values(next_at=now + _LATER))
     session.flush()
-    return [report_id for report_id in made if report_id is not None]
+    return len(due)
 
 
-def _make(session: Session, subscription: ReportSubscription, now: datetime) -> str | None:
-    """Make the report of a locked subscription; None if its day has one, or its pipeline or tenant has none."""
+def _make(session: Session, subscription: ReportSubscription, now: datetime, settings: ReportSettings) -> None:
+    """Make the report of a locked subscription, unless its day has one, and tell of it."""
     pipeline = session.get_one(Pipeline, subscription.pipeline_id)
     tenant = session.get_one(Tenant, subscription.tenant_id)
     if pipeline.deleted_at is not None:
         session.delete(subscription)
-        return None
+        return
     zone, next_run_at = next_at_of(session, pipeline)
     subscription.next_at = days.next_time(now, zone, minutes=subscription.at_minutes)
     if tenant.disabled_at is not None:
-        return None
+        return
+    day = days.latest_whole_day(now, zone, next_at=next_run_at)
     values = {
         "id": new_id("report"),
         "pipeline_id": pipeline.id,
         "tenant_id": tenant.id,
-        "day": days.latest_whole_day(now, zone, next_at=next_run_at),
+        "day": day,
         "mail_to": subscription.mail_to,
         "include_rows": subscription.include_rows,
         "state": (MailState.PENDING if subscription.mail_to else MailState.NONE).value,
         "ended_at": None if subscription.mail_to else now,
     }
     once = insert(DueReport).values(values).on_conflict_do_nothing(index_elements=["pipeline_id", "day"])
-    return session.scalar(once.returning(DueReport.id))
+    report_id = session.scalar(once.returning(DueReport.id))
+    if report_id is not None:
+        report = read_report(session, tenant.id, pipeline.id, day)
+        emit(session, tenant.id, EventType.REPORT_READY, _event(report_id, report, settings))
+
+
+def _event(report_id: str, report: Report, settings: ReportSettings) -> dict[str, Any]:
+    """Return what an event tells of a report: counts and ids, and the report as a text, for chats."""
+    shown = ReportObject.of(report, currency=settings.currency).model_dump(mode="json")
+    return {
+        "id": report_id,
+        "pipeline_id": report.pipeline_id,
+        "day": shown["day"],
+        "status": shown["status"],
+        "failed": report.num_failed,
+        "drifts": len(report.drifts),
+        "text": "\n".join(whole(shown, site=settings.mail_site))[:_MAX_TEXT],
+    }
 
 
 def _minutes_of(at: str) -> int:

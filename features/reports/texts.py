@@ -49,6 +49,19 @@ def lines(report: Mapping[str, Any]) -> Iterator[str]:
     yield _next_line(report)
 
 
+def whole(report: Mapping[str, Any], *, site: str) -> Iterator[str]:
+    """Yield the report with its title, and with links where the address of the dashboard is known."""
+    yield title(report)
+    yield ""
+    yield from lines(report)
+    if site:
+        base = site.rstrip("/")
+        yield ""
+        yield f"{base}/reports/{report['pipeline_id']}?day={report['day']}"
+        retried = [step for step in report["failed_steps"] if step["retry"] is not None]
+        yield from (f"{base}/batches/{step['batch_id']}" for step in retried[:_MOST_FAILED_STEPS])
+
+
 def failure_lines(report: Mapping[str, Any]) -> Iterator[str]:
     steps = report["failed_steps"]
     for step in steps[:_MOST_FAILED_STEPS]:

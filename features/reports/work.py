@@ -83,7 +83,7 @@ class Mailer:
             self._record_sent(mail_id)
         while not self._stop.is_set() and self._is_any(subscriptions.is_any_due):
             with transaction(self._sessions) as session:
-                if not subscriptions.make_due(session):
+                if not subscriptions.make_due(session, self._settings):
                     break  # another worker makes them
         while not self._stop.is_set() and self._settings.allowed_domains and self._is_any(mails.is_any_waiting):
             with transaction(self._sessions) as session:

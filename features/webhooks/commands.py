@@ -14,6 +14,7 @@ from cli.client import client_from_environment, server_errors_as_sentences
 from cli.ids import require_id
 from cli.options import AsJson
 from cli.table import print_fields, print_table, when
+from features.webhooks.states import PayloadFormat
 from jobs.errors import ServiceError
 from jobs.states import EventType
 
@@ -32,6 +33,9 @@ def add(
     *,
     event: Annotated[list[EventType] | None, typer.Option(help="May be given again [default: all]")] = None,
     name: Annotated[str | None, typer.Option(help="For lists [default: the URL's host]")] = None,
+    form: Annotated[
+        PayloadFormat, typer.Option("--format", help="slack: a text, for incoming webhooks of chats.")
+    ] = PayloadFormat.EVENT,
     as_json: AsJson = False,
 ) -> None:
     """Add an endpoint; print its id and its secret, which is shown only once."""
@@ -40,6 +44,7 @@ def add(
             url=url,
             name=name or _host(url),
             event_types=[kind.value for kind in event or EventType],  # type: ignore[misc]  # we have more
+            extra_body={"format": form.value},
         )
     _print_secret(endpoint, as_json=as_json)
 

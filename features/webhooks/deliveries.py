@@ -69,6 +69,7 @@ class ClaimedDelivery(Claim):
     """In Unix seconds."""
     claimed_at: int
     """In Unix seconds."""
+    payload_format: str
 
     @property
     def delivery_id(self) -> str:
@@ -193,6 +194,7 @@ class SampleRequest:
     event_id: str
     at: int
     """The current time in Unix seconds."""
+    payload_format: str
 
 
 def sample_request(session: Session, endpoint: WebhookEndpoint) -> SampleRequest:
@@ -203,7 +205,11 @@ def sample_request(session: Session, endpoint: WebhookEndpoint) -> SampleRequest
     )
     old = [endpoint.old_secret] if is_old_kept and endpoint.old_secret is not None else []
     return SampleRequest(
-        url=endpoint.url, signing_secrets=[endpoint.secret, *old], event_id=new_id("evt"), at=int(at or 0)
+        url=endpoint.url,
+        signing_secrets=[endpoint.secret, *old],
+        event_id=new_id("evt"),
+        at=int(at or 0),
+        payload_format=endpoint.payload_format,
     )
 
 
@@ -260,7 +266,7 @@ _CLAIM = text(f"""
     UPDATE webhook_delivery SET {DELIVERIES.sql.taken} FROM webhook_endpoint AS endpoint
     WHERE webhook_delivery.id = ANY(ARRAY(SELECT id FROM mine)) AND endpoint.id = webhook_delivery.endpoint_id
     RETURNING webhook_delivery.id, state, claimed_by AS owner, fence, endpoint_id, webhook_delivery.tenant_id,
-        event_id, event_type, event_data, url,
+        event_id, event_type, event_data, url, payload_format,
         array_remove(ARRAY[secret, CASE WHEN old_secret_until > now() THEN old_secret END], NULL) AS signing_secrets,
         CAST(floor(extract(epoch FROM webhook_delivery.created_at)) AS bigint) AS event_at,
         CAST(floor(extract(epoch FROM clock_timestamp())) AS bigint) AS claimed_at

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from features.webhooks import signing
 from features.webhooks.addresses import check_url
 from features.webhooks.settings import WebhookSettings
-from features.webhooks.states import DeliveryState
+from features.webhooks.states import DeliveryState, PayloadFormat
 from features.webhooks.tables import WebhookDelivery, WebhookEndpoint
 from jobs.errors import InputError, LimitError, NotFoundError
 from jobs.ids import new_id
@@ -34,6 +34,8 @@ class EndpointChange:
     url: str | None = None
     event_types: Sequence[EventType] | None = None
     is_enabled: bool | None = None
+    payload_format: PayloadFormat | None = None
+    """Set by a new endpoint only; None: an event."""
 
 
 def create_endpoint(
@@ -52,6 +54,7 @@ def create_endpoint(
         url=values.url,
         event_types=_values(values.event_types),
         secret=signing.new_secret(),
+        payload_format=(values.payload_format or PayloadFormat.EVENT).value,
     )
     session.add(endpoint)
     session.flush()

@@ -7,7 +7,7 @@ from typing import Any, Literal, Self
 
 from api.schemas.wire import DeletedObject, ListedObject, Page, WireModel, unix_seconds, unix_seconds_or_none
 from features.webhooks.signing import hint_of
-from features.webhooks.states import DeliveryState
+from features.webhooks.states import DeliveryState, PayloadFormat
 from features.webhooks.tables import WebhookAttempt, WebhookDelivery, WebhookEndpoint
 from jobs.states import EventType
 
@@ -26,6 +26,8 @@ class WebhookEndpointObject(ListedObject):
     disabled_reason: str | None
     failing_since: int | None
     """The first failure after the last success."""
+    format: PayloadFormat
+    """`event`: OpenAI's object; `slack`: a text, for incoming webhooks of chats."""
 
     @classmethod
     def of(cls, endpoint: WebhookEndpoint) -> Self:
@@ -54,6 +56,7 @@ def _fields_of(endpoint: WebhookEndpoint) -> dict[str, Any]:
         "disabled_at": unix_seconds_or_none(endpoint.disabled_at),
         "disabled_reason": endpoint.disabled_reason,
         "failing_since": unix_seconds_or_none(endpoint.failing_since),
+        "format": endpoint.payload_format,
     }
 
 

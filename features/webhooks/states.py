@@ -1,4 +1,4 @@
-"""States of deliveries."""
+"""States of deliveries, and forms of their bodies."""
 
 from __future__ import annotations
 
@@ -11,3 +11,10 @@ class DeliveryState(StrEnum):
     PENDING = "pending"  # to be sent, or to be sent again
     DELIVERED = "delivered"  # an answer of 2xx came
     FAILED = "failed"  # given up; a replay makes it pending again
+
+
+class PayloadFormat(StrEnum):
+    """What an endpoint is sent."""
+
+    EVENT = "event"  # OpenAI's object, with ids
+    SLACK = "slack"  # {"text": …}, as Slack's incoming webhooks and those of other chats take it

@@ -9,7 +9,7 @@ from sqlalchemy import CheckConstraint, ForeignKey, Index, Integer, Text, func, 
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.orm import Mapped, mapped_column
 
-from features.webhooks.states import DeliveryState
+from features.webhooks.states import DeliveryState, PayloadFormat
 from jobs.tables.base import Base, created_at, one_of
 
 
@@ -17,7 +17,10 @@ class WebhookEndpoint(Base):
     """A URL that receives a tenant's events; see `features.webhooks`."""
 
     __tablename__ = "webhook_endpoint"
-    __table_args__ = (Index(None, "tenant_id", "created_at", "id"),)
+    __table_args__ = (
+        Index(None, "tenant_id", "created_at", "id"),
+        CheckConstraint(one_of("payload_format", PayloadFormat), name="payload_format"),
+    )
 
     id: Mapped[str] = mapped_column(primary_key=True)
     tenant_id: Mapped[str] = mapped_column(ForeignKey("tenant.id"))
@@ -32,6 +35,7 @@ class WebhookEndpoint(Base):
     disabled_at: Mapped[datetime | None]
     disabled_reason: Mapped[str | None]
     failing_since: Mapped[datetime | None]  # the first failure after the last success
+    payload_format: Mapped[str] = mapped_column(server_default=PayloadFormat.EVENT.value)
 
 
 class WebhookDelivery(Base):

@@ -142,6 +142,7 @@ class WebhookSender:
             event_at=claimed.event_at,
             sent_at=claimed.claimed_at,
             signing_secrets=claimed.signing_secrets,
+            payload_format=claimed.payload_format,
         )
         return await self._sender.post(claimed.url, event.body, event.headers)
 

@@ -1,4 +1,4 @@
-"""Keep the statistics of a run's answers, and when reports of a pipeline are due and were mailed."""
+"""Keep the statistics of a run's answers, when reports are due and were mailed, and forms of webhooks."""
 
 from __future__ import annotations
 
@@ -56,9 +56,14 @@ def upgrade() -> None:
     )
     op.create_index("due_report_due_idx", "due_report", ["due_at"], postgresql_where=sa.text("state = 'pending'"))
     op.create_index(op.f("due_report_tenant_id_idx"), "due_report", ["tenant_id"])
+    op.add_column("webhook_endpoint", sa.Column("payload_format", sa.Text(), server_default="event", nullable=False))
+    op.create_check_constraint(
+        op.f("webhook_endpoint_payload_format_check"), "webhook_endpoint", "payload_format IN ('event', 'slack')"
+    )
 
 
 def downgrade() -> None:
+    op.drop_column("webhook_endpoint", "payload_format")
     op.drop_table("due_report")
     op.drop_table("report_subscription")
     op.drop_index("run_pipeline_id_scheduled_for_idx", table_name="run")

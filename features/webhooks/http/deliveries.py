@@ -65,6 +65,7 @@ async def try_out(
         event_at=sample.at,
         sent_at=sample.at,
         signing_secrets=sample.signing_secrets,
+        payload_format=sample.payload_format,
     )
     answer = await sender_of(services).post(sample.url, event.body, event.headers)
     if answer.status_code is None:

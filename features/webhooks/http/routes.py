@@ -23,6 +23,7 @@ from features.webhooks.schemas import (
     WebhookEventTypes,
 )
 from features.webhooks.settings import WebhookSettings
+from features.webhooks.states import PayloadFormat
 from jobs.errors import InputError
 from jobs.states import EventType
 
@@ -38,6 +39,8 @@ class CreateEndpointBody(StrictModel):
     """`https`, on a public address unless the operator allows others."""
     event_types: EventTypes
     name: Name
+    format: PayloadFormat = PayloadFormat.EVENT
+    """Ours: `slack` sends `{"text": …}` in place of the event, as incoming webhooks of chats take it."""
 
 
 class ChangeEndpointBody(StrictModel):
@@ -60,7 +63,7 @@ def create(
     body: CreateEndpointBody, *, session: SessionDep, tenant: TenantDep, services: ServicesDep
 ) -> WebhookEndpointWithSecret:
     """Add an endpoint. Only this response has its secret."""
-    values = EndpointChange(name=body.name, url=body.url, event_types=body.event_types)
+    values = EndpointChange(name=body.name, url=body.url, event_types=body.event_types, payload_format=body.format)
     return WebhookEndpointWithSecret.of(
         endpoints.create_endpoint(session, tenant.id, values, services.settings.of(WebhookSettings))
     )

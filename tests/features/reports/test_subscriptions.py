@@ -19,8 +19,12 @@ from features.reports.days import next_time
 from features.reports.states import MailState
 from features.reports.subscriptions import Wish, set_subscription
 from features.reports.tables import DueReport, ReportSubscription
+from features.webhooks.endpoints import EndpointChange, create_endpoint
+from features.webhooks.tables import WebhookDelivery
 from jobs.batches.deletion import delete_tenant
 from jobs.errors import InputError, NotFoundError
+from jobs.ids import new_id
+from jobs.states import EventType
 from jobs.tables import Tenant
 from tests.all_settings import Settings
 
@@ -39,10 +43,11 @@ def make_due(session: Session) -> list[DueReport]:
     """Let the time of all subscriptions come, and return the reports that are made."""
     session.execute(text("UPDATE report_subscription SET next_at = now() - interval '1 minute'"))
     session.commit()
-    made = subscriptions.make_due(session)
+    known = set(session.scalars(select(DueReport.id)))
+    subscriptions.make_due(session, SETTINGS)
     session.commit()
     session.expire_all()
-    return [session.get_one(DueReport, report_id) for report_id in made]
+    return [one for one in session.scalars(select(DueReport)) if one.id not in known]
 
 
 @pytest.mark.parametrize(
@@ -127,10 +132,43 @@ def test_two_workers_make_a_report_once(session: Session, pipeline: Pipeline, ma
     subscribe(session, pipeline, mail_to=[ANNA])
     session.execute(text("UPDATE report_subscription SET next_at = now() - interval '1 minute'"))
     session.commit()
-    assert len(subscriptions.make_due(session)) == 1
+    assert subscriptions.make_due(session, SETTINGS) == 1
     with maker.begin() as other:
-        assert subscriptions.make_due(other) == []
+        assert subscriptions.make_due(other, SETTINGS) == 0
     session.commit()
+
+
+def test_an_event_tells_of_a_report_once_and_reaches_only_those_who_want_it(
+    session: Session, pipeline: Pipeline
+) -> None:
+    for number, event in enumerate((EventType.REPORT_READY, EventType.RUN_FAILED)):
+        wish = EndpointChange(name=f"n{number}", url="https://example.com/hook", event_types=(event,))
+        create_endpoint(session, pipeline.tenant_id, wish, SETTINGS)
+    subscribe(session, pipeline)
+    [due] = make_due(session)
+    assert make_due(session) == []
+    [delivery] = session.scalars(select(WebhookDelivery))
+    assert delivery.event_type == "report.ready"
+    data = delivery.event_data
+    assert (data["id"], data["pipeline_id"], data["day"]) == (due.id, pipeline.id, due.day.isoformat())
+    assert (data["status"], data["failed"], data["drifts"]) == ("no_run", 0, 0)
+    assert data["text"].startswith(f"nightly {due.day}: no run\n")
+
+
+def test_a_subscription_that_fails_is_due_again_later_and_delays_no_other(session: Session, pipeline: Pipeline) -> None:
+    other = Pipeline(id=new_id("pipeline"), tenant_id=pipeline.tenant_id, name="other", definition=pipeline.definition)
+    session.add(other)
+    session.flush()
+    schedule = Schedule(id=new_id("schedule"), tenant_id=other.tenant_id, pipeline_id=other.id, name="broken")
+    schedule.cron, schedule.time_zone, schedule.catch_up, schedule.catch_up_seconds = "0 0 * * *", "UTC", "none", 0
+    session.add(schedule)
+    for one in (pipeline, other):
+        subscribe(session, one)
+    schedule.time_zone = "Atlantis/Capital"
+    [due] = make_due(session)
+    assert due.pipeline_id == pipeline.id
+    now = session.scalars(select(func.now())).one()
+    assert session.get_one(ReportSubscription, other.id).next_at > now
 
 
 def test_the_day_is_the_one_whose_runs_were_due(

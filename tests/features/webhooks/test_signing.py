@@ -1,13 +1,16 @@
 from __future__ import annotations
 
 import base64
+import json
 import time
+from typing import Any
 
 import pytest
 from openai import InvalidWebhookSignatureError, OpenAI
 
 from features.webhooks.payloads import signed_event
 from features.webhooks.signing import hint_of, new_secret, signed_headers
+from features.webhooks.states import PayloadFormat
 
 
 def test_a_signature_is_that_of_the_specification() -> None:
@@ -46,3 +49,21 @@ def test_the_official_client_accepts_an_event_by_either_of_two_secrets_and_by_no
         client.webhooks.unwrap(event.body, event.headers, secret=new_secret())
     with pytest.raises(InvalidWebhookSignatureError):
         client.webhooks.unwrap(event.body.replace(b"batch_1", b"batch_2"), event.headers, secret=secrets[0])
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (
+            {"id": "run_1", "pipeline_id": "pipeline_1", "schedule_id": None},
+            "run.failed: id run_1, pipeline_id pipeline_1",
+        ),
+        ({"id": "report_1", "text": "nightly: 2 & 3\n<!channel>"}, "nightly: 2 &amp; 3\n&lt;!channel&gt;"),
+    ],
+)
+def test_a_chat_gets_a_text_that_calls_nobody(data: dict[str, Any], text: str) -> None:
+    times = {"event_at": 1, "sent_at": 2}
+    event = signed_event(
+        "evt_1", "run.failed", data, **times, signing_secrets=[new_secret()], payload_format=PayloadFormat.SLACK
+    )
+    assert json.loads(event.body) == {"text": text}

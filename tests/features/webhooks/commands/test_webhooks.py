@@ -57,6 +57,13 @@ def test_an_endpoint_is_added_tried_out_listed_and_removed(tokenmill: Tokenmill,
     assert tokenmill("webhooks", "list", "--json").stdout == "[]\n"
 
 
+def test_an_endpoint_for_a_chat_is_added(tokenmill: Tokenmill, receiver: Receiver) -> None:
+    said = tokenmill(
+        "webhooks", "add", f"{receiver.url}/chat", "--event", "report.ready", "--format", "slack", "--json"
+    )
+    assert json.loads(said.stdout)["format"] == "slack"
+
+
 def test_what_is_wrong_is_one_sentence(tokenmill: Tokenmill) -> None:
     with pytest.raises(InputError, match=r"it leads into a private network\. Give an https:// URL"):
         tokenmill("webhooks", "add", "https://10.0.0.1/hook")

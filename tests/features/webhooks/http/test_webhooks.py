@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -187,3 +188,17 @@ def test_a_sample_goes_to_no_private_address(client: OpenAI, deployment: Any, re
     with pytest.raises(openai.BadRequestError, match="leads into a private network"):
         client.webhooks.test(made.id, event_type="batch.failed")
     assert receiver.received == []
+
+
+def test_an_endpoint_in_the_form_of_chats_gets_a_text(owner: OpenAI, receiver: Receiver) -> None:
+    fields = {"name": "chat", "event_types": ["report.ready"], "url": f"{receiver.url}/chat"}
+    made = owner.webhooks.create(**fields, extra_body={"format": "slack"})  # type: ignore[arg-type]
+    assert owner.webhooks.retrieve(made.id).to_dict()["format"] == "slack"
+    plain = owner.webhooks.create(**fields)  # type: ignore[arg-type]
+    assert plain.to_dict()["format"] == "event"
+    body = {"event_type": "report.ready"}
+    assert owner.post(f"/webhook_endpoints/{made.id}/test", body=body, cast_to=dict[str, Any])["success"]
+    (request,) = receiver.received
+    assert json.loads(request.body) == {"text": "report.ready: id report_sample"}
+    with pytest.raises(openai.BadRequestError):
+        owner.webhooks.create(**fields, extra_body={"format": "other"})  # type: ignore[arg-type]
