@@ -138,7 +138,12 @@ class RunRecipe(Recipe[Run, Standing]):
         with work.writing() as (session, run):
             current = session.get_one(RunStep, (run.id, node.number))
             steps.finish_step(
-                session, run, current, published=published, num_failed=answers.num_failed, statistics=answers.stored()
+                session,
+                run,
+                current,
+                published=published,
+                statistics=answers.statistics.stored(),
+                failed_rows=answers.failed_rows,
             )
 
     def complete(self, work: RunWork, standing: Standing, *, reason: str | None) -> None:

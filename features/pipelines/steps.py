@@ -160,11 +160,13 @@ def finish_step(
     step: RunStep,
     *,
     published: list[dict[str, Any]] | None,
-    num_failed: int,
     statistics: dict[str, Any],
+    failed_rows: NewFile | None,
 ) -> None:
-    """Record that a step is done, with its published files and the statistics of its answers."""
-    step.published, step.num_failed, step.statistics = published, num_failed, statistics
+    """Record that a step is done, with its published files, the statistics of its answers, and its failed rows."""
+    step.published, step.num_failed, step.statistics = published, statistics["failed"], statistics
+    if failed_rows is not None:
+        step.failed_rows_file_id = files.create_file(session, run.tenant_id, failed_rows).id
     nodes.note_ended(session, run, step)
 
 

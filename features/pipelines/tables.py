@@ -131,6 +131,8 @@ class RunStep(FlowNode):
     cpu_seconds: Mapped[float] = mapped_column(server_default="0")  # for rendering its prompt
     # Of its answers, in the form of `step_work.answer_statistics`, once it is done; null: by an earlier release.
     statistics: Mapped[dict[str, Any] | None]
+    # Its rows without an answer, once it is done; null: there are none, or an earlier release did it.
+    failed_rows_file_id: Mapped[str | None] = mapped_column(ForeignKey("file.id"))
 
 
 class DatasetFile(Base):

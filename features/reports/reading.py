@@ -156,6 +156,7 @@ def _failed_step(step: RunStep, batch: Batch | None) -> FailedStep:
         codes=statistics.get("codes", {}),
         failed_rows=statistics.get("failed_rows", []),
         rows_file_id=step.rows_file_id,
+        failed_rows_file_id=step.failed_rows_file_id,
         batch_id=step.batch_id,
         num_retryable=0 if batch is None or step.done_at is None else batch.num_failed,
     )

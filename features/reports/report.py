@@ -55,6 +55,8 @@ class FailedStep:
     failed_rows: Sequence[str]
     """Ids of the first ones."""
     rows_file_id: str | None
+    failed_rows_file_id: str | None
+    """The rows without an answer."""
     batch_id: str | None
     num_retryable: int
     """Failed lines of the batch, once it has ended: `tokenmill batch retry` runs them again, as they were."""

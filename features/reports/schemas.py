@@ -51,6 +51,8 @@ class ReportFailedStep(WireModel):
     """The ids of the first 20, as in the file of rows."""
     rows_file_id: str | None
     """The file with the step's rows as they were read."""
+    failed_rows_file_id: str | None
+    """The file with its rows without an answer, for another prompt; null before the step is done."""
     batch_id: str | None
     retryable: int
     """Failed lines of the batch, once it has ended."""
@@ -67,6 +69,7 @@ class ReportFailedStep(WireModel):
             codes=dict(step.codes),
             failed_rows=list(step.failed_rows),
             rows_file_id=step.rows_file_id,
+            failed_rows_file_id=step.failed_rows_file_id,
             batch_id=step.batch_id,
             retryable=step.num_retryable,
             retry=f"tokenmill batch retry {step.batch_id}" if step.num_retryable else None,

@@ -70,10 +70,14 @@ def failure_lines(report: Mapping[str, Any]) -> Iterator[str]:
         if step["retry"] is not None:
             lines = counted(step["retryable"], "line")
             yield f"  run {lines} again as they were: {step['retry']}"
-    if steps:
-        yield f"  or fix the prompt, and run the pipeline again: tokenmill runs trigger {report['pipeline']}"
+        if step["failed_rows_file_id"] is not None:
+            yield f"  fix the prompt, retry these {step['failed']:,}: {_download(step)}"
     if len(steps) > _MOST_FAILED_STEPS:
         yield f"  {counted(len(steps) - _MOST_FAILED_STEPS, 'further step')} with failed rows"
+
+
+def _download(step: Mapping[str, Any]) -> str:
+    return f"tokenmill files download {step['failed_rows_file_id']} -o failed.jsonl"
 
 
 def measure_words(measure: Mapping[str, Any]) -> str:

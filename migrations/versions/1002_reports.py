@@ -16,6 +16,10 @@ depends_on: str | Sequence[str] | None = None
 
 def upgrade() -> None:
     op.add_column("run_step", sa.Column("statistics", postgresql.JSONB(), nullable=True))
+    op.add_column("run_step", sa.Column("failed_rows_file_id", sa.Text(), nullable=True))
+    op.create_foreign_key(
+        op.f("run_step_failed_rows_file_id_fkey"), "run_step", "file", ["failed_rows_file_id"], ["id"]
+    )
     op.create_index("run_pipeline_id_scheduled_for_idx", "run", ["pipeline_id", "scheduled_for"])
     op.create_table(
         "report_subscription",
@@ -67,4 +71,5 @@ def downgrade() -> None:
     op.drop_table("due_report")
     op.drop_table("report_subscription")
     op.drop_index("run_pipeline_id_scheduled_for_idx", table_name="run")
+    op.drop_column("run_step", "failed_rows_file_id")
     op.drop_column("run_step", "statistics")

@@ -147,6 +147,8 @@ class StepObject(WireModel):
     """Null if none of its rows became a line."""
     rows_file_id: str | None
     """The file with its rows as they were read."""
+    failed_rows_file_id: str | None
+    """The file with its rows without an answer: their columns, and why in `error`; null if there are none."""
     files: list[OutputFile]
     """Its published files."""
 
@@ -159,6 +161,7 @@ class StepObject(WireModel):
             failed=step.num_failed,
             batch_id=step.batch_id,
             rows_file_id=step.rows_file_id,
+            failed_rows_file_id=step.failed_rows_file_id,
             files=[OutputFile(**file) for file in step.published or []],
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from features.pipelines import output_columns
@@ -12,25 +13,38 @@ from features.pipelines.spec import Format, OnError, Step
 from features.pipelines.step_work.answer_statistics import AnswerStatistics
 from features.pipelines.step_work.answered_rows import answer_to, shape_of
 from features.pipelines.step_work.claimed_run import ClaimedRun, RunFailedError
+from features.pipelines.step_work.failed_rows import FailedRows
 from features.pipelines.tables import RunStep
+from jobs.files import NewFile
 
 
-def count_answers(run: ClaimedRun, step: Step, begun: RunStep) -> AnswerStatistics:
-    """Return the statistics of a step's answers. Raise RunFailedError if a row has none and its on_error is fail."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountedAnswers:
+    """The answers of a step."""
+
+    statistics: AnswerStatistics
+    failed_rows: NewFile | None
+    """The rows without one, as an object that no row names yet; None if there are none."""
+
+
+def count_answers(run: ClaimedRun, step: Step, begun: RunStep) -> CountedAnswers:
+    """Count a step's answers, and write the rows without one. Raise RunFailedError if its on_error is fail."""
     shape = shape_of(step)
     statistics = AnswerStatistics(shape)
     first_error: str | None = None
-    for each in run.answered(begun):
-        answer = answer_to(each, shape)
-        statistics.add(each, answer)
-        if answer.error is not None:
-            first_error = first_error or f"{each.row.custom_id}: {answer.error}"
-    if statistics.num_failed and step.on_error is OnError.FAIL:
-        raise RunFailedError(
-            f"{statistics.num_failed:,} of {begun.num_rows:,} rows of step {step.name!r} have no answer, and its "
-            f"on_error is fail. The first: {first_error}"
-        )
-    return statistics
+    with FailedRows(run, step) as failed:
+        for each in run.answered(begun):
+            answer = answer_to(each, shape)
+            statistics.add(each, answer)
+            if answer.error is not None:
+                failed.add(each.row, answer.error)
+                first_error = first_error or f"{each.row.custom_id}: {answer.error}"
+        if statistics.num_failed and step.on_error is OnError.FAIL:
+            raise RunFailedError(
+                f"{statistics.num_failed:,} of {begun.num_rows:,} rows of step {step.name!r} have no answer, and its "
+                f"on_error is fail. The first: {first_error}"
+            )
+    return CountedAnswers(statistics=statistics, failed_rows=failed.file)
 
 
 def publish(run: ClaimedRun, step: Step, begun: RunStep) -> list[dict[str, Any]]:

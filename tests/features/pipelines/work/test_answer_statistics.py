@@ -80,5 +80,6 @@ def test_a_run_keeps_the_statistics_of_its_steps(house: House) -> None:
         "failed_rows": ["row-000000002", "row-000000003"],
         "fields": {"length": {"values": 2, "nulls": 0}},
     }
+    assert words.failed_rows_file_id is None
     assert words.statistics is not None
     assert words.statistics["fields"]["answer"]["lengths"]["values"] == 2
