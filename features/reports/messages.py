@@ -9,15 +9,13 @@ from email.message import EmailMessage
 from email.utils import format_datetime
 from typing import Any
 
-from features.pipelines.step_rows import read_rows
 from features.reports.texts import title, whole
+from jobs.batches.ordered_results import MAX_LINE_BYTES
+from jobs.lines.reading import iter_lines
 from jobs.storage import Storage
-from tokenmill.row_json import dumps
 
 _SHOWN_ROWS = 5
 _ROW_CHARACTERS = 300
-_MOST_READ = 100_000
-"""Rows of a file that are read to find those that failed."""
 
 
 def message(
@@ -41,16 +39,10 @@ def message(
     return mail
 
 
-def failed_row_texts(storage: Storage, rows_key: str, failed_ids: Sequence[str]) -> list[str]:
-    """Return the first failed rows of a step as JSON, cut. Raise NotFoundError if the store has lost them."""
-    wanted = set(failed_ids[:_SHOWN_ROWS])
-    found: list[str] = []
-    for row in itertools.islice(read_rows(storage, rows_key), _MOST_READ):
-        if row.custom_id in wanted:
-            found.append(f"{row.custom_id}: {dumps(dict(row.values)).decode()[:_ROW_CHARACTERS]}")
-        if len(found) == len(wanted):
-            break
-    return found
+def failed_row_texts(storage: Storage, key: str) -> list[str]:
+    """Return the first rows of a step's file of failed rows, cut. Raise NotFoundError if the store has lost it."""
+    first = itertools.islice(iter_lines(storage.iter_chunks(key), max_line_bytes=MAX_LINE_BYTES), _SHOWN_ROWS)
+    return [(line.content or b"").decode(errors="replace")[:_ROW_CHARACTERS] for line in first]
 
 
 def _body(report: Mapping[str, Any], site: str, failed_rows: Sequence[str]) -> Iterator[str]:

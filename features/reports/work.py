@@ -138,15 +138,15 @@ class Mailer:
 
     def _failed_rows(self, claimed: ClaimedMail, report: Report) -> Sequence[str]:
         """Return texts of failed rows; none if their file was deleted."""
-        failed = next((step for step in report.failed_steps if step.failed_rows and step.rows_file_id), None)
-        if failed is None or failed.rows_file_id is None:
+        file_ids = [step.failed_rows_file_id for step in report.failed_steps if step.failed_rows_file_id is not None]
+        if not file_ids:
             return ()
         with transaction(self._sessions) as session:
-            file = files.find_kept(session, claimed.tenant_id, failed.rows_file_id)
+            file = files.find_kept(session, claimed.tenant_id, file_ids[0])
         if file is None:
             return ()
         try:
-            return failed_row_texts(self._storage, file.object_key, failed.failed_rows)
+            return failed_row_texts(self._storage, file.object_key)
         except NotFoundError:
             return ()
 

@@ -135,7 +135,7 @@ def _day_of(session: Session) -> str:
 def failed_rows(post: Post) -> None:
     """A night with a failed row, whose texts are in a file."""
     run = post.days.run(NIGHT, statistics=stored(rows=3, failed=1))
-    lines = [{"custom_id": f"row-{n:09d}", "row": {"text": f"private {n}"}, "error": None} for n in (1, 2, 3)]
+    lines = [{"text": f"private {n} {'x' * 1000}", "error": "cut"} for n in range(1, 9)]
     with post.storage.writer("rows") as writer:
         writer.write(b"".join(json.dumps(line).encode() + b"\n" for line in lines))
     with post.maker.begin() as session:
@@ -145,7 +145,7 @@ def failed_rows(post: Post) -> None:
         file.object_key = "rows"
         session.add(file)
         session.flush()
-        session.get_one(RunStep, (run.id, 0)).rows_file_id = file.id
+        session.get_one(RunStep, (run.id, 0)).failed_rows_file_id = file.id
 
 
 @pytest.mark.parametrize(("include_rows", "has_text"), [(False, False), (True, True)])
@@ -155,7 +155,8 @@ def test_texts_of_failed_rows_are_mailed_only_if_they_are_asked_for(
     post.due(include_rows=include_rows)
     post.mailer().act()
     [content] = post.inbox.texts
-    assert ("private 1" in content, "private 2" in content) == (has_text, False)
+    assert [f"private {n}" in content for n in (1, 5, 6)] == [has_text, has_text, False]
+    assert "x" * 300 not in content
 
 
 def test_a_mail_is_sent_without_texts_of_rows_that_the_store_has_lost(post: Post, failed_rows: None) -> None:
