@@ -72,7 +72,8 @@ def test_a_file_is_dropped_estimated_started_and_watched(page: Page, window: Win
     expect(page.get_by_role("button", name="Start the batch")).to_be_disabled()
     page.get_by_label("Invalid lines").first.select_option("skip")
     page.get_by_role("button", name="Start the batch").click()
-    expect(page.get_by_role("heading", level=1)).to_have_text(re.compile("batch_"))
+    expect(page).to_have_url(re.compile("/batches/batch_"))
+    expect(page.get_by_role("heading", level=1)).to_have_text("requests.jsonl")
     expect(page.locator(".pill").first).to_have_text("completed with failures", timeout=SLOW)
     expect(page.get_by_text("Failed lines by code")).to_be_visible()
     assert window.complaints == []
