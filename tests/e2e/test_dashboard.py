@@ -289,7 +289,10 @@ def test_pages_are_read_on_a_phone_without_scrolling_sideways(
     look_at(operator, (str(tenant),))
     operator.context.close()
     page = open_window(browser, site, stack.api_key, PHONE).page
-    look_at(page, ("/", "/models", "/pipelines", "/extractions", "/indexes", "/usage", "/usage?by=batch", "/batches"))
+    look_at(
+        page,
+        ("/", "/models", "/pipelines", "/reports", "/extractions", "/indexes", "/usage", "/usage?by=batch", "/batches"),
+    )
     expect(page.locator("tbody tr").first.locator("td[data-label=Class]")).to_be_in_viewport()
     page.context.close()
 
@@ -327,7 +330,7 @@ def test_every_page_can_be_read_by_everybody(
 ) -> None:
     everybodys = ["/", "/batches", "/models", "/usage", "/sessions"]
     pages = {
-        stack.api_key: [*everybodys, "/submit", "/pipelines", "/extractions", "/indexes"],
+        stack.api_key: [*everybodys, "/submit", "/pipelines", "/reports", "/extractions", "/indexes"],
         operator_key: [*everybodys, "/tenants", "/log", "/health"],
     }
     broken = []
