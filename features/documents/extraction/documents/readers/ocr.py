@@ -21,6 +21,11 @@ from features.documents.extraction.documents.page_text import PageText
 
 MAX_SIDE_PIXELS = 4000
 """Of a picture: lines are found in half of it, and read in all."""
+_SIDE_OF_DETECTION = 2000
+_NARROW, _LEAST_SIDE = 4, 64
+"""A side this many times shorter than the other, or of fewer pixels, is made longer, by white."""
+_MOST_RATIO = 150.0
+"""What is longer, by its height, is no line of text."""
 _TALL = 1.5
 """A box this many times as high as wide is a line that runs upward or downward."""
 _LONG = 4.0
@@ -138,20 +143,44 @@ def _cut(pixels: Pixels, corners: Corners, turn: int) -> Pixels:
 
 def _detected(pixels: Pixels) -> Corners:
     """Return the corners of lines `[lines, 4, 2]` in pixels, clockwise from the top left."""
-    boxes = _run(pixels, use_det=True, use_cls=False, use_rec=False).boxes
-    return np.zeros((0, 4, 2), np.float32) if boxes is None else np.asarray(boxes, np.float32).reshape(-1, 4, 2)
+    import cv2  # noqa: PLC0415 - installed with the models
+
+    rows, columns = pixels.shape[:2]
+    scale = min(1.0, _SIDE_OF_DETECTION / max(rows, columns))
+    size = max(round(columns * scale), 1), max(round(rows * scale), 1)
+    boxes = _run(_widened(cv2.resize(pixels, size, interpolation=cv2.INTER_AREA)), use_det=True).boxes
+    if boxes is None:
+        return np.zeros((0, 4, 2), np.float32)
+    corners = np.asarray(boxes, np.float32).reshape(-1, 4, 2) * np.array(
+        [columns / size[0], rows / size[1]], np.float32
+    )
+    return np.minimum(corners, np.array([columns, rows], np.float32))
+
+
+def _widened(pixels: Pixels) -> Pixels:
+    """Return a picture with white beside it if it is narrow: the model would scale its shorter side up."""
+    rows, columns = pixels.shape[:2]
+    least = max(max(rows, columns) // _NARROW, _LEAST_SIDE)
+    if min(rows, columns) >= least:
+        return pixels
+    widened = np.full((max(rows, least), max(columns, least), 3), 255, np.uint8)
+    widened[:rows, :columns] = pixels
+    return widened
 
 
 def _recognised(pixels: Pixels) -> tuple[str, float]:
     """Return the text of an upright line, and its score."""
-    line = _run(pixels, use_det=False, use_cls=False, use_rec=True)
+    height, width = pixels.shape[:2]
+    if width > _MOST_RATIO * height:
+        return "", 0.0
+    line = _run(pixels, use_rec=True)
     return (line.txts[0], float(line.scores[0])) if line.txts else ("", 0.0)
 
 
-def _run(pixels: Pixels, **steps: bool) -> Any:
-    """Return the result of some models. Raises MemoryError."""
-    try:
-        return _engine()(pixels, **steps)
+def _run(pixels: Pixels, *, use_det: bool = False, use_rec: bool = False) -> Any:
+    """Return the result of one model. Raises MemoryError."""
+    try:  # without the model of directions: with it a straight page had 21 % errors, without it none
+        return _engine()(pixels, use_det=use_det, use_cls=False, use_rec=use_rec)
     except Exception as error:
         if _NO_MEMORY.search(str(error)):
             raise MemoryError from error
@@ -166,4 +195,5 @@ def _engine() -> Any:
 
     cv2.setNumThreads(1)  # a fork has no threads of its parent's
     threads = {f"EngineConfig.onnxruntime.{kind}_op_num_threads": 1 for kind in ("intra", "inter")}
-    return RapidOCR(params={"Global.log_level": "critical", "Global.text_score": 0.0, **threads})
+    options = {"Global.log_level": "critical", "Global.text_score": 0.0, "Global.use_preprocess_img": False}
+    return RapidOCR(params={**options, **threads})

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pypdfium2
 import pytest
-from PIL import Image
+from PIL import ExifTags, Image
 
 from features.documents.extraction.documents.process.document_reader import DocumentReader
 from features.documents.extraction.errors import DocumentCode, DocumentError
@@ -86,6 +88,44 @@ def test_a_skewed_scan_is_read_line_by_line(reader: DocumentReader, skew: float)
     document = reader.read(write_pdf([page_with(printed(cells).rotate(skew, fillcolor=255))]), "a.pdf")
     assert document.text.splitlines() == [f"Part {row} of many\t{row + 10} euro" for row in range(6)]
     assert len(document.cells) == 12
+
+
+def saved(*pictures: Image.Image, form: str, **options: Any) -> bytes:
+    stream = io.BytesIO()
+    if len(pictures) > 1:
+        options |= {"save_all": True, "append_images": pictures[1:]}
+    pictures[0].save(stream, form, **options)
+    return stream.getvalue()
+
+
+def test_a_photograph_is_read_as_its_camera_was_held(reader: DocumentReader) -> None:
+    exif = Image.Exif()
+    exif[ExifTags.Base.Orientation] = 6  # held upright: the first row is at the right
+    before = reader.seconds
+    document = reader.read(saved(printed().rotate(90, expand=True), form="JPEG", exif=exif), "a.jpg")
+    assert document.text == "Invoice 4711\nTotal 1,234.50 euro"
+    (page,) = document.pages
+    assert (page.width, page.height) == (842, pytest.approx(842 * HEIGHT / WIDTH))
+    first, _ = document.runs
+    assert first.ocr_score is not None
+    assert 0.8 < first.ocr_score <= 1
+    assert first.box is not None
+    assert first.box.x0 == pytest.approx(40 * 842 / WIDTH, abs=8)
+    assert reader.seconds > before
+
+
+def test_the_frames_of_a_tiff_file_are_pages(reader: DocumentReader) -> None:
+    second = printed((Words(x=40, y=60, text="Second page", size=18),))
+    document = reader.read(saved(printed(), second, form="TIFF", compression="tiff_deflate"), "a.tiff")
+    assert document.text == "Invoice 4711\nTotal 1,234.50 euro\n\nSecond page"
+    assert [run.page for run in document.runs] == [0, 0, 1]
+
+
+@pytest.mark.parametrize("size", [(7070, 7070), (50_000, 1000), (1, 40_000), (3, 3)])
+def test_paper_of_any_shape_has_its_memory(reader: DocumentReader, size: tuple[int, int]) -> None:
+    with pytest.raises(DocumentError) as refusal:
+        reader.read(saved(Image.new("RGBA", size, "white"), form="PNG"), "a.png")
+    assert refusal.value.code == DocumentCode.NO_TEXT
 
 
 def test_a_small_picture_on_a_page_is_not_read(reader: DocumentReader) -> None:
