@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from features.documents.extraction.documents.canonical import canonical
 from features.documents.extraction.documents.page_text import PageText
+from features.documents.extraction.documents.reading_order.upright import upright
 
 MAX_SIDE_PIXELS = 4000
 """Of a picture: lines are found in half of it, and read in all."""
@@ -69,8 +70,10 @@ def load() -> None:
 def read_picture(pixels: Pixels, *, points_per_pixel: float) -> PageText | None:
     """Return the text of a picture `[rows, columns, blue green red]`, a run per line; None if there is none."""
     corners = _detected(pixels)
-    turn = _turn(pixels, corners) if len(corners) else 0
-    lines = [(*_line(pixels, each, turn), each) for each in corners]
+    if turn := _turn(pixels, corners) if len(corners) else 0:
+        pixels = np.ascontiguousarray(np.rot90(pixels, -turn))
+        corners = _detected(pixels)  # once more: short lines are found where they run from left to right
+    lines = [(*_line(pixels, each), each) for each in corners]
     lines = [line for line in lines if line[0].strip()]
     if not lines:
         return None
@@ -79,16 +82,17 @@ def read_picture(pixels: Pixels, *, points_per_pixel: float) -> PageText | None:
     lengths = np.array(list(map(len, texts)), np.int64)
     ends = np.cumsum(lengths + 1) - 1
     places = np.stack(kept) * np.float32(points_per_pixel)
-    rows, columns = pixels.shape[:2]
+    boxes = np.concatenate([places.min(axis=1), places.max(axis=1)], 1)
+    height, width = (side * points_per_pixel for side in pixels.shape[:2])
     return PageText(
         text=text.text,
-        width=columns * points_per_pixel,
-        height=rows * points_per_pixel,
+        width=height if turn % 2 else width,
+        height=width if turn % 2 else height,
         spans=text.offsets[np.stack([ends - lengths, ends], 1)],
-        boxes=np.concatenate([places.min(axis=1), places.max(axis=1)], 1),
+        boxes=upright(boxes, turn=-turn, width=width, height=height),
         ocr_scores=np.array(scores, np.float32),
         turn=turn,
-        skew=_skew(places, turn),
+        skew=_skew(places),
     )
 
 
@@ -103,11 +107,13 @@ def _turn(pixels: Pixels, corners: Corners) -> int:
     return max(turns, key=lambda turn: sum(_recognised(_cut(pixels, corners[each], turn))[1] for each in samples))
 
 
-def _line(pixels: Pixels, corners: Corners, turn: int) -> tuple[str, float]:
-    """Return the text of a line and its score; a line across most others is read in both of its directions."""
+def _line(pixels: Pixels, corners: Corners) -> tuple[str, float]:
+    """Return the text of a line of an upright picture, and its score.
+
+    What is higher than wide may run upward or downward, or be a narrow digit.
+    """
     (width,), (height,) = _sizes(corners[None])
-    is_across = width > _TALL * height if turn % 2 else height > _TALL * width
-    turns = ((turn + 1) % 4, (turn + 3) % 4) if is_across else (turn,)
+    turns = (0, 1, 3) if height > _TALL * width else (0,)
     return max((_recognised(_cut(pixels, corners, each)) for each in turns), key=lambda line: line[1])
 
 
@@ -117,16 +123,13 @@ def _sizes(corners: Corners) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     return np.maximum(sides[:, 0], sides[:, 2]), np.maximum(sides[:, 1], sides[:, 3])
 
 
-def _skew(corners: Corners, turn: int) -> float:
-    """Return the angle in which lines descend on the upright page, in radians: the median of long ones."""
+def _skew(corners: Corners) -> float:
+    """Return the angle in which lines of an upright picture descend, in radians: the median of long ones."""
     widths, heights = _sizes(corners)
-    lengths, thickness = (heights, widths) if turn % 2 else (widths, heights)
-    if not (is_long := lengths > _LONG * thickness).any():
+    if not (is_long := widths > _LONG * heights).any():
         return 0.0
-    first, last = (corners[is_long, 0], corners[is_long, 3]) if turn % 2 else (corners[is_long, 0], corners[is_long, 1])
-    across, down = (last - first).T
-    angles = np.arctan2(-across, down) if turn % 2 else np.arctan2(down, across)
-    skew = float(np.median(angles))
+    across, down = (corners[is_long, 1] - corners[is_long, 0]).T
+    skew = float(np.median(np.arctan2(down, across)))
     return skew if abs(skew) > _LEAST_SKEW else 0.0
 
 
