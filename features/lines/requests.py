@@ -16,7 +16,7 @@ from jobs.states import TERMINAL_BATCH_STATES
 from jobs.storage import Storage
 from jobs.tables import Batch, File
 
-_PIECE_BYTES = 1024 * 1024
+_PIECE_BYTES = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from features.lines.making import write_index
 from features.lines.reader import MAX_LINE_BYTES, MAX_SHOWN_BYTES, FoundLine, LineFilter, LinesPage, SearchedPart
 from jobs.errors import NotFoundError, ServiceError
 from jobs.files import line_index_key
-from jobs.lines.line_index import TAIL, Block, IndexedLine, LineIndex, NotAnIndexError, directory_size
+from jobs.lines.line_index import TAIL, Block, BlockLines, IndexedLine, LineIndex, NotAnIndexError, directory_size
 from jobs.storage import Storage
 
 _TAIL_BYTES = 64 * 1024
@@ -89,10 +89,10 @@ class StoredLines:
 
     def find(self, line_no: int) -> FoundLine | None:
         """Return one line, or None where it has no result."""
-        for block in islice(self._index.blocks_from(line_no), 1):
-            for line in self._lines_of([block]):
-                if line.line_no == line_no:
-                    return self._read([line], most=MAX_LINE_BYTES)[0]
+        for lines in self._lines_of(list(islice(self._index.blocks_from(line_no), 1))):
+            position = bisect_left(lines.numbers, line_no)
+            if position < len(lines) and lines.numbers[position] == line_no:
+                return self._read([lines[position]], most=MAX_LINE_BYTES)[0]
         return None
 
     def search(self, needle: bytes, wanted: LineFilter, *, first_line: int) -> Iterator[SearchedPart]:
@@ -123,20 +123,21 @@ class StoredLines:
 
     def _indexed(self, wanted: LineFilter, first_line: int) -> Iterator[IndexedLine]:
         blocks = (block for block in self._index.blocks_from(first_line) if self._may_have(block, wanted))
+        kinds = {number for number, kind in enumerate(self._index.kinds) if wanted.takes(kind)}
         num_at_once = 1
         while some := list(islice(blocks, num_at_once)):
-            for line in self._lines_of(some):
-                if line.line_no >= first_line and wanted.takes(line.kind):
-                    yield line
+            for lines in self._lines_of(some):
+                yield from lines.of_kinds(kinds, first_line=first_line)
             num_at_once = min(2 * num_at_once, _MOST_BLOCKS)
 
-    def _lines_of(self, blocks: Sequence[Block]) -> Iterator[IndexedLine]:
+    def _lines_of(self, blocks: Sequence[Block]) -> Iterator[BlockLines]:
         key = self._files.index_key
-        assert key is not None, "it has blocks"
+        if key is None:
+            return
         with self._whole():
             contents = self._storage.read_ranges(key, [(block.start, block.end) for block in blocks])
         for block, content in zip(blocks, contents, strict=True):
-            yield from self._index.lines_of(block, content)
+            yield self._index.lines_of(block, content)
 
     # --- the files ---------------------------------------------------------------------------------------------------
 
@@ -167,7 +168,7 @@ class StoredLines:
         """Return the wanted lines of a block that contain `needle`, and how many bytes were searched."""
         found: list[FoundLine] = []
         num_bytes = 0
-        lines: list[IndexedLine] = []
+        lines: BlockLines | None = None
         for is_error in (False, True):
             start, end = block.starts[is_error], ends[is_error]
             if start == end or wanted.is_error not in (None, is_error):
@@ -176,9 +177,8 @@ class StoredLines:
                 content = self._storage.read_whole_range(self._files.of(is_error=is_error).object_key, start, end)
             num_bytes += len(content)
             if needle in content:
-                lines = lines or list(self._lines_of([block]))
-                of_file = [line for line in lines if line.kind.is_error is is_error]
-                found += _containing(of_file, content, needle, start=start)
+                lines = lines or next(self._lines_of([block]))
+                found += _containing(lines, content, needle, start=start, is_error=is_error)
         return sorted((line for line in found if wanted.takes(line.kind)), key=lambda line: line.line_no), num_bytes
 
     @contextmanager
@@ -190,15 +190,16 @@ class StoredLines:
             raise ServiceError(f"batch {self._files.batch_id} has lost a result file or its index: {error}") from error
 
 
-def _containing(lines: Sequence[IndexedLine], content: bytes, needle: bytes, *, start: int) -> Iterator[FoundLine]:
-    """Yield the lines that contain `needle`; `content` are their bytes, from `start` of their file on."""
-    starts = [line.start - start for line in lines]
-    position = content.find(needle)
-    while position >= 0:
-        number = bisect_right(starts, position) - 1
-        line = lines[number]
+def _containing(lines: BlockLines, content: bytes, needle: bytes, *, start: int, is_error: bool) -> Iterator[FoundLine]:
+    """Yield the lines of a file that contain `needle`; `content` are their bytes, from `start` of the file on."""
+    positions = lines.of_file(is_error=is_error)
+    starts = [lines.starts[position] - start for position in positions]
+    place = content.find(needle)
+    while place >= 0:
+        number = bisect_right(starts, place) - 1
+        line = lines[positions[number]]
         end = starts[number] + line.size
-        if position + len(needle) < end:
+        if place + len(needle) < end:
             text = content[starts[number] : end - 1]
             yield FoundLine(line_no=line.line_no, kind=line.kind, size=line.size - 1, content=text)
-        position = content.find(needle, end)
+        place = content.find(needle, end)

@@ -39,7 +39,6 @@ from lab.own_stack import OwnStack, own_stack, tokenmill_here
 from lab.validation import input_parts
 from lab.work_queue.percentiles import percentile
 
-_ROUNDS = 3
 _REQUESTS = 200
 _FAILED_EVERY = 100
 _WORDS = [
@@ -84,7 +83,9 @@ class _NoIndex:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--lines", type=natural, default=1_000_000)
-    num_lines = parser.parse_args().lines
+    parser.add_argument("--rounds", type=natural, default=3, help="finalisations with the index, and as many without")
+    options = parser.parse_args()
+    num_lines = options.lines
     print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} before", flush=True)
     with own_stack(tokenmill_here(), "--workers", "0", environment=_UNLIMITED) as stack:
         engine = connect(stack.database_url)
@@ -102,7 +103,7 @@ def main() -> None:
             with _suspended(stack):
                 _answer(measured)
                 _measure_pages(measured, client, of="running")
-                _measure_finalisation(measured)
+                _measure_finalisation(measured, num_rounds=options.rounds)
             _measure_pages(measured, client, of="ended")
             _measure_searches(measured, client)
             _measure_first_use(measured, client)
@@ -174,9 +175,9 @@ def _success(batch_id: str, line_no: int) -> bytes:
 # --- finalisation ----------------------------------------------------------------------------------------------------
 
 
-def _measure_finalisation(measured: Measured) -> None:
+def _measure_finalisation(measured: Measured, *, num_rounds: int) -> None:
     times: dict[str, list[tuple[float, float]]] = {"without": [], "with": []}
-    for _ in range(_ROUNDS):
+    for _ in range(num_rounds):
         for name, writer in (("without", _NoIndex), ("with", LineIndexWriter)):
             finalisation.__dict__["LineIndexWriter"] = writer
             times[name].append(_finalise(measured))

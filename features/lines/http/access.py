@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from anyio import CapacityLimiter
 from anyio.to_thread import run_sync
+from sqlalchemy.orm import Session
 
 from api.services import Services
 from features.lines.http.threads import threads_of
@@ -18,6 +19,7 @@ from features.lines.stored import StoredLines
 from jobs.batches import lifecycle
 from jobs.database import transaction
 from jobs.errors import NotFoundError
+from jobs.tables import Batch
 
 T = TypeVar("T")
 
@@ -48,11 +50,15 @@ async def opened(services: Services, tenant_id: str, batch_id: str) -> OpenedLin
     """
     async with services.session_slots:
         lines = await run_sync(_open, services, tenant_id, batch_id)
+    await _make_ready(services, tenant_id, lines)
+    return lines
+
+
+async def _make_ready(services: Services, tenant_id: str, lines: OpenedLines) -> None:
     reader = lines.reader
     if isinstance(reader, StoredLines) and not await run_sync(reader.load, limiter=threads_of(services).pages):
         async with services.making_turn(tenant_id):
             await run_sync(_make_index, reader, limiter=services.store.making_threads)
-    return lines
 
 
 async def read(services: Services, lines: OpenedLines, call: Callable[[], T], *, limiter: CapacityLimiter) -> T:
@@ -65,7 +71,9 @@ async def read(services: Services, lines: OpenedLines, call: Callable[[], T], *,
 
 async def read_one(services: Services, tenant_id: str, batch_id: str, line_no: int) -> WholeLine:
     """Return one line beside its request. Raises NotFoundError also where it has no result."""
-    lines = await opened(services, tenant_id, batch_id)
+    async with services.session_slots:
+        lines, place = await run_sync(_open_one, services, tenant_id, batch_id, line_no)
+    await _make_ready(services, tenant_id, lines)
     limiter = threads_of(services).pages
     line = await read(services, lines, lambda: lines.reader.find(line_no), limiter=limiter)
     if line is None:
@@ -74,8 +82,6 @@ async def read_one(services: Services, tenant_id: str, batch_id: str, line_no: i
             param="number",
             code="no_result",
         )
-    async with services.session_slots:
-        place = await run_sync(_place, services, tenant_id, batch_id, line_no)
     if place is None:
         return WholeLine(line=line, request=None, is_request_deleted=True)
     request = await run_sync(read_request, services.store.storage, place, line_no, limiter=limiter)
@@ -84,14 +90,20 @@ async def read_one(services: Services, tenant_id: str, batch_id: str, line_no: i
 
 def _open(services: Services, tenant_id: str, batch_id: str) -> OpenedLines:
     with transaction(services.sessions) as session:
-        batch = lifecycle.get_batch(session, tenant_id, batch_id)
-        reader = open_lines(session, services.sessions, services.store.storage, batch)
-        return OpenedLines(batch_status=batch.state, reader=reader)
+        return _lines_of(services, session, lifecycle.get_batch(session, tenant_id, batch_id))
 
 
-def _place(services: Services, tenant_id: str, batch_id: str, line_no: int) -> RequestPlace | None:
+def _open_one(
+    services: Services, tenant_id: str, batch_id: str, line_no: int
+) -> tuple[OpenedLines, RequestPlace | None]:
     with transaction(services.sessions) as session:
-        return find_place(session, lifecycle.get_batch(session, tenant_id, batch_id), line_no)
+        batch = lifecycle.get_batch(session, tenant_id, batch_id)
+        return _lines_of(services, session, batch), find_place(session, batch, line_no)
+
+
+def _lines_of(services: Services, session: Session, batch: Batch) -> OpenedLines:
+    reader = open_lines(session, services.sessions, services.store.storage, batch)
+    return OpenedLines(batch_status=batch.state, reader=reader)
 
 
 def _make_index(reader: StoredLines) -> None:

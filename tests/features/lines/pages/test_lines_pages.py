@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.api.browser import Browser
-from tests.api.worker import run
+from tests.api.worker import run, validate
 
 Browse = Callable[[str | None], Browser]
 
@@ -70,6 +70,18 @@ def test_a_batch_links_to_its_lines_and_its_codes(browser: Browser, batch_id: st
     page = browser.get(f"/batches/{batch_id}").text
     assert f'href="/batches/{batch_id}/lines"' in page
     assert f"/batches/{batch_id}/lines?show=failed&amp;code=engine_failure" in page
+
+
+def test_a_batch_without_results_yet_says_so(
+    browser: Browser, deployment: Any, input_lines: Callable[..., bytes]
+) -> None:
+    form = {"purpose": (None, "batch"), "file": ("in.jsonl", input_lines(2))}
+    file_id = browser.call("POST", "/v1/files", files=form).json()["id"]
+    wanted = {"input_file_id": file_id, "endpoint": "/v1/chat/completions", "completion_window": "24h"}
+    made = browser.call("POST", "/v1/batches", json=wanted).json()["id"]
+    validate(deployment, made)
+    assert "in progress" in browser.get(f"/batches/{made}/lines").text
+    assert f"/batches/{made}/lines" not in browser.get(f"/batches/{made}").text
 
 
 def test_what_is_not_there_is_a_page_that_says_so(browser: Browser, batch_id: str) -> None:
