@@ -16,7 +16,7 @@ from typing import Any
 
 from sqlalchemy.orm import Session, sessionmaker
 
-from engine.config import EngineConfig
+from engine.config import EngineConfig, ModelImpl
 from engine.errors import EngineStartError, InvalidConfigError, ModelLoadError
 from engine.models.paths import resolve_model_path
 from engine.pooling.purposes import Purpose, purpose_of
@@ -160,6 +160,7 @@ def _serve_text(
             tokenizer=tokenizer,
             model=model,
             folder=folder,
+            impl=config.model_impl,
             fingerprint=fingerprint,
             defaults=defaults,
         )
@@ -210,6 +211,7 @@ def _parts(
     tokenizer: Any,
     model: str,
     folder: Path,
+    impl: ModelImpl,
     fingerprint: str,
     defaults: Mapping[str, Any],
 ) -> EngineParts:
@@ -221,7 +223,7 @@ def _parts(
         answers=AnswerMaker(tokenizer, model=model, engine=own),
         tokenizer=tokenizer,
         model_fingerprint=f"{fingerprint} {info.dtype}",
-        adapters=AdapterFolders(services.hold_sessions, model=model, folder=folder),
+        adapters=AdapterFolders(services.sessions, model=model, folder=folder, impl=impl),
         engine=own,
     )
 

@@ -95,6 +95,22 @@ def test_a_folder_that_has_changed_is_read_anew(llm: LLM, base: Path, tmp_path: 
     assert answers[0] == answers[2] != answers[1]
 
 
+def test_a_folder_that_is_replaced_while_it_is_read_is_not_used(
+    llm: LLM, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_adapter(tmp_path, base, seed=1)
+    first = adapter_store.read_adapter
+
+    def replaced(folder: Path, model: Any) -> Any:
+        files = first(folder, model)
+        write_adapter(folder, base, seed=2)
+        return files
+
+    monkeypatch.setattr(adapter_store, "read_adapter", replaced)
+    (refused,) = llm.generate([[5, 6, 7]], PARAMS, adapter=tmp_path)
+    assert refused.outputs[0].finish_reason == "error"
+
+
 def test_few_adapters_stay_in_memory(llm: LLM, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(adapter_store, "MOST_KEPT", 2)
     folders = [write_adapter(tmp_path / str(seed), base, seed=seed, modules=("q_proj",)) for seed in range(5)]
@@ -118,6 +134,10 @@ def test_other_dtypes_run(base: Path, tmp_path: Path, dtype: str) -> None:
         ({"use_rslora": True}, 4.0),
         ({"alpha_pattern": {"q_proj": 3}}, 0.75),
         ({"alpha_pattern": {r"layers\.1\..*": 3}}, SCALE),
+        ({"alpha_pattern": {"model.layers.0.self_attn.q_proj": 64}}, 16.0),
+        ({"alpha_pattern": {"^model.layers.0.self_attn.q_proj": 64, "q_proj": 8}}, 16.0),
+        ({"alpha_pattern": {"q_proj": 8, "layers.0.self_attn.q_proj": 64}}, 2.0),
+        ({"init_lora_weights": "gaussian"}, SCALE),
     ],
 )
 def test_the_scale_is_that_of_the_configuration(
@@ -135,6 +155,12 @@ WRONG: dict[str, tuple[dict[str, Any], dict[str, torch.Tensor | None]]] = {
     "whole weights": ({"modules_to_save": ["lm_head"]}, {}),
     "biases": ({"bias": "all"}, {}),
     "alpha": ({"lora_alpha": "8"}, {}),
+    "a large alpha": ({"lora_alpha": 10**400}, {}),
+    "a wrong pattern": ({"alpha_pattern": {"*.q_proj": 8}}, {}),
+    "no pattern": ({"alpha_pattern": ["q_proj"]}, {}),
+    "weights taken out of the model": ({"init_lora_weights": "pissa_niter_4"}, {}),
+    "from certain tokens on": ({"alora_invocation_tokens": [1, 2]}, {}),
+    "no numbers": ({}, {FACTOR: torch.full((4, 48), torch.nan)}),
     "alpha not a number": ({"lora_alpha": True}, {}),
     "an embedding": ({}, {"base_model.model.model.embed_tokens.lora_embedding_A": torch.zeros(4, 8)}),
     "another weight": ({}, {FACTOR.replace("q_proj", "x_proj"): torch.zeros(4, 48)}),

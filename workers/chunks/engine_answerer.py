@@ -37,6 +37,7 @@ class EngineAnswerer:
         self._engine = self._parts.engine
         self._counter = InputCounter(self._parts, model=self._model, is_busy=is_busy)
         self._counter.start()
+        self._parts.adapters.start()
         log.info("engine ready device=%s dtype=%s products=%s", info.device, info.dtype, info.products)
         return info.max_model_len
 
@@ -47,12 +48,14 @@ class EngineAnswerer:
     def stats(self) -> Stats:
         engine = self._engine
         if self._parts is not None:
-            engine = replace(engine, adapters=self._parts.adapters.look())
+            engine = replace(engine, adapters=self._parts.adapters.usable)
         return Stats(metrics=engine_metrics(self._host.stats), running_lines=self._host.running_lines(), engine=engine)
 
     def drain(self) -> None:
         if self._counter is not None:
             self._counter.stop()
+        if self._parts is not None:
+            self._parts.adapters.stop()
 
     def close(self) -> None:
         if self._counter is not None:

@@ -10,6 +10,7 @@ from dataclasses import fields
 from functools import partial
 
 from engine.errors import InvalidParamsError
+from engine.models.adapters.files import CANNOT_BE_USED
 from engine.outputs import SequenceTimes
 from engine.scheduling.request import NewRequest
 from jobs.chunks.leasing import ClaimedChunk
@@ -49,7 +50,7 @@ class EngineLines(ChunkLines[PreparedLine]):
         self._adapter = claim.server_model
         self.fingerprint = parts.model_fingerprint
         if self._adapter is not None:
-            self.fingerprint += f" {parts.adapters.fingerprint(self._adapter)}"
+            self.fingerprint += f" {parts.adapters.identity(self._adapter)}"
         self.engine = parts.engine
         self._runs: dict[int, LineRun] = {}  # by line_no
         self._scores = ChunkScores(parts.scores)
@@ -174,11 +175,12 @@ class EngineLines(ChunkLines[PreparedLine]):
         self._decisions.count(run)
         if run.error is None:
             return self._answer(run)
+        if self._adapter is not None and run.error.startswith(CANNOT_BE_USED):
+            self._parts.adapters.refuse(self._adapter, run.error)
+            return Unanswered.LEFT  # a worker that can read it answers the line
         if run.is_resumed and not run.is_broken:  # the output that it resumed from may be the cause
             log.warning("resumed line failed, its prompt runs batch_id=%s line=%d", self.claim.batch_id, line.line_no)
             return Unanswered.AGAIN
-        if self._adapter is not None and not self._parts.adapters.is_usable(self._adapter):
-            return Unanswered.LEFT  # a worker that can read it answers the line
         return self.failures.failure(line.line_no, line.custom_id, message=run.error)
 
     def _answer(self, run: LineRun) -> LineResult:

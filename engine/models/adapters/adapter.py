@@ -1,6 +1,6 @@
 """The weights of a LoRA adapter on the device, and what they add to the products of each layer.
 
-The factors are multiplied by the same products as the model's weights: on a CPU a row's bits do not depend on the rows
+On a CPU the factors are multiplied by the best product of their dtype, by which a row's bits do not depend on the rows
 beside it. See files.py for the formula.
 """
 
@@ -82,7 +82,8 @@ class AdapterRows:
 
 class _Reader:
     def __init__(self, file: safe_open, files: AdapterFiles, *, dtype: torch.dtype, device: torch.device) -> None:
-        self._file, self._changes, self._dtype, self._device = file, files.changes, dtype, device
+        self._file, self._changes, self._path = file, files.changes, files.weights
+        self._dtype, self._device = dtype, device
 
     def layer(self, parts: LayerParts) -> LayerChanges:
         qkv, output, gate_up, down = map(self._change, parts.all)
@@ -106,4 +107,6 @@ class _Reader:
 
     def _tensor(self, name: str, scale: float) -> Tensor:
         factor: Tensor = self._file.get_tensor(name)  # type: ignore[no-untyped-call]
+        if not torch.isfinite(factor).all():
+            raise ModelLoadError(f"{self._path}: {name} has values that are no finite numbers.")
         return (factor.float() * scale).to(self._dtype).to(self._device)

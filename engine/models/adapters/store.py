@@ -10,11 +10,11 @@ import torch
 
 from engine.errors import InvalidRequestError, ModelLoadError
 from engine.models.adapters.adapter import Adapter
-from engine.models.adapters.files import identity_of, read_adapter
+from engine.models.adapters.files import CANNOT_BE_USED, identity_of, read_adapter
 from engine.models.config import CheckpointConfig, ModelConfig
 
 MOST_KEPT = 16
-"""Adapters that stay in memory without a request; those of running requests stay in any case."""
+"""Adapters that stay in memory without a request; those of waiting and running requests stay in any case."""
 
 
 class AdapterStore:
@@ -23,7 +23,7 @@ class AdapterStore:
     def __init__(self, config: CheckpointConfig, *, dtype: torch.dtype, device: torch.device) -> None:
         self._config, self._dtype, self._device = config, dtype, device
         self._in_use: WeakValueDictionary[str, Adapter] = WeakValueDictionary()
-        self._kept: OrderedDict[str, Adapter] = OrderedDict()  # the least recently named first
+        self._kept: OrderedDict[str, Adapter] = OrderedDict()  # by folder, the least recently named first
 
     @property
     def is_empty(self) -> bool:
@@ -34,17 +34,31 @@ class AdapterStore:
         """Return an adapter. Raises InvalidRequestError if it cannot be read, or does not fit the model."""
         path = Path(folder)
         try:
-            identity = identity_of(path)
-            adapter = self._in_use.get(identity) or self._read(path)
+            adapter = self._in_use.get(identity_of(path)) or self._read_with_room(path)
         except ModelLoadError as error:
-            raise InvalidRequestError(f"The adapter cannot be used: {error}") from None
-        self._in_use[adapter.identity] = self._kept[adapter.identity] = adapter
-        self._kept.move_to_end(adapter.identity)
+            raise InvalidRequestError(f"{CANNOT_BE_USED}{error}") from None
+        self._kept[folder] = adapter
+        self._kept.move_to_end(folder)
         while len(self._kept) > MOST_KEPT:
             self._kept.popitem(last=False)
         return adapter
 
+    def _read_with_room(self, folder: Path) -> Adapter:
+        try:
+            return self._read(folder)
+        except torch.cuda.OutOfMemoryError:
+            self._kept.clear()
+        try:
+            return self._read(folder)
+        except torch.cuda.OutOfMemoryError:
+            raise ModelLoadError(
+                f"{folder} does not fit beside the model and its cache; lower gpu_memory_share or max_num_seqs."
+            ) from None
+
     def _read(self, folder: Path) -> Adapter:
         files = read_adapter(folder, self._config)
         assert isinstance(self._config, ModelConfig), "read_adapter refuses others"
-        return Adapter(files, self._config, dtype=self._dtype, device=self._device)
+        adapter = Adapter(files, self._config, dtype=self._dtype, device=self._device)
+        if identity_of(folder) != files.identity:
+            raise ModelLoadError(f"{folder} has changed while it was read; replace a folder by renaming a whole one.")
+        return self._in_use.setdefault(files.identity, adapter)

@@ -13,6 +13,8 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.orm import Session, sessionmaker
 
+from engine.config import ModelImpl
+from engine.models.adapters.files import CANNOT_BE_USED
 from jobs import served_adapters, served_models
 from jobs.chunks import claiming
 from jobs.chunks.leasing import ClaimedChunk
@@ -28,13 +30,8 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def clock() -> list[float]:
-    return [0.0]
-
-
-@pytest.fixture
-def folders(maker: sessionmaker[Session], clock: list[float]) -> AdapterFolders:
-    return AdapterFolders(maker, model="demo", folder=DEMO_MODEL, monotonic=lambda: clock[0])
+def folders(maker: sessionmaker[Session]) -> AdapterFolders:
+    return AdapterFolders(maker, model="demo", folder=DEMO_MODEL)
 
 
 @pytest.fixture
@@ -53,44 +50,68 @@ def offered(maker: sessionmaker[Session]) -> list[str]:
         return list(session.scalars(text("SELECT name FROM model WHERE checked_at IS NOT NULL AND base = 'demo'")))
 
 
-def test_a_folder_is_looked_for_now_and_then(
-    folders: AdapterFolders, add: Callable[..., None], folder: Path, maker: sessionmaker[Session], clock: list[float]
-) -> None:
-    assert folders.look() == frozenset()
-    add(folder)
-    assert (folders.look(), offered(maker)) == (frozenset(), []), "looked a moment ago"
-    clock[0] += 100
-    assert (list(folders.look()), offered(maker)) == ([str(folder)], ["slang"])
-
-
-def test_a_folder_is_noticed_later_when_it_comes_changes_and_goes(
-    folders: AdapterFolders, add: Callable[..., None], folder: Path, maker: sessionmaker[Session], clock: list[float]
+def test_a_folder_is_noticed_when_it_comes_changes_and_goes(
+    folders: AdapterFolders, add: Callable[..., None], folder: Path, maker: sessionmaker[Session]
 ) -> None:
     add(folder)
     away = folder.rename(folder.with_name("away"))
     seen = []
-    for state in ("not there", "there", "of another model", "there", "gone"):
+    for state in ("not there", "there", "of another kind", "there", "gone"):
         if state == "there":
             shutil.copytree(away, folder, dirs_exist_ok=True)
-        elif state == "of another model":
+        elif state == "of another kind":
             (folder / "adapter_config.json").write_text(json.dumps({"peft_type": "IA3"}))
         elif state == "gone":
             shutil.rmtree(folder)
-        clock[0] += 100
-        seen.append(folders.look() == {str(folder)})
+        folders.look()
+        seen.append(folders.usable == {str(folder)})
     assert seen == [False, True, False, True, False]
     assert offered(maker) == ["slang"], "once offered it stays so: another worker may have it"
-    shutil.copytree(away, folder)
-    before = folders.fingerprint(str(folder))
+    assert folders.identity(str(folder)) != folders.identity(str(folder)), "of missing files nothing is the same"
+
+
+def test_a_folder_that_the_engine_refused_is_usable_once_its_files_have_changed(
+    folders: AdapterFolders, add: Callable[..., None], folder: Path
+) -> None:
+    add(folder)
+    folders.look()
+    folders.refuse(str(folder), "not finite")
+    assert folders.usable == frozenset()
+    folders.look()
+    assert folders.usable == frozenset()
     write_adapter(folder, DEMO_MODEL, seed=2)
-    assert folders.fingerprint(str(folder)) != before
+    folders.look()
+    assert folders.usable == {str(folder)}
+
+
+@pytest.mark.parametrize("config", ['{"peft_type": "LORA", "alpha_pattern": {"*": 8}}', "[" * 100_000, "[]", '"LORA"'])
+def test_a_malformed_folder_costs_no_other(
+    folders: AdapterFolders, add: Callable[..., None], folder: Path, tmp_path: Path, config: str
+) -> None:
+    broken = tmp_path / "broken"
+    shutil.copytree(folder, broken)
+    (broken / "adapter_config.json").write_text(config)
+    add(broken, "broken")
+    add(folder)
+    folders.look()
+    assert folders.usable == {str(folder)}
+
+
+def test_a_model_that_transformers_code_runs_has_no_usable_folders(
+    maker: sessionmaker[Session], add: Callable[..., None], folder: Path
+) -> None:
+    add(folder)
+    folders = AdapterFolders(maker, model="demo", folder=DEMO_MODEL, impl=ModelImpl.TRANSFORMERS)
+    folders.look()
+    assert folders.usable == frozenset()
 
 
 def test_names_at_servers_are_no_folders(
     folders: AdapterFolders, add: Callable[..., None], maker: sessionmaker[Session]
 ) -> None:
     add("sql-lora", "sql")
-    assert folders.look() == frozenset()
+    folders.look()
+    assert folders.usable == frozenset()
     assert offered(maker) == []
 
 
@@ -99,7 +120,8 @@ def claim_own(bench: Bench, folders: AdapterFolders) -> Callable[[], ClaimedChun
     bench.change_parts(adapters=folders)
 
     def claim() -> ClaimedChunk | None:
-        engine = replace(OWN_ENGINE, adapters=folders.look())
+        folders.look()
+        engine = replace(OWN_ENGINE, adapters=folders.usable)
         with bench.maker.begin() as session:
             return claiming.claim_next(
                 session, model="demo", worker_id="w", lease=bench.services.settings.lease, engine=engine
@@ -136,18 +158,16 @@ def test_lines_of_an_unreadable_adapter_are_not_claimed(
     add: Callable[..., None],
     folder: Path,
     claim_own: Callable[[], ClaimedChunk | None],
-    clock: list[float],
 ) -> None:
     add(folder, is_readable=lambda base, adapter: True)
     submit_valid([line(0, model="slang")])
     (folder / "adapter_model.safetensors").unlink()
     assert claim_own() is None
     write_adapter(folder, DEMO_MODEL, seed=1)
-    clock[0] += 100
     assert claim_own() is not None
 
 
-def test_lines_that_fail_since_the_folder_is_gone_are_left_to_others(
+def test_lines_whose_adapter_the_engine_could_not_use_are_left_to_others(
     bench: Bench,
     host: FakeHost,
     submit_valid: SubmitLines,
@@ -163,8 +183,7 @@ def test_lines_that_fail_since_the_folder_is_gone_are_left_to_others(
     assert claim is not None
     bench.start(claim)
     host.wait_for(1)
-    shutil.rmtree(folder)
-    host.answer(1, error=f"The adapter cannot be used: {folder}")
+    host.answer(1, error=f"{CANNOT_BE_USED}{folder} has no files")
     bench.join()
     assert bench.rows(RESULTS) == []
     assert bench.rows("SELECT state FROM chunk") == [("ready",)]
