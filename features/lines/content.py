@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,15 @@ import orjson
 from features.lines.reader import FoundLine
 
 EXCERPT_CHARACTERS = 300
+MAX_TEXT = 100_000
+"""Characters of one text on a page."""
+_MAX_TEXTS = 400_000
+"""Characters of the parts of a prompt or an answer on a page, together."""
+_LEAST_COUNTED = 1000
+"""Characters that a part counts for at least: a line may have a million empty messages."""
+_MAX_NAME = 100
+_MAX_INDENTED = 200_000
+"""Bytes of JSON that is indented: nested deeply, it has hundreds of times as many then."""
 _HEAD = re.compile(rb'\{"id":"[^"]*","custom_id":("(?:[^"\\]|\\.)*"|null),')
 _CONTENT = re.compile(rb'"(?:content|text|message)":"((?:[^"\\]|\\.){0,1200})')
 _NOT_SHOWN = frozenset({"id", "object", "model", "role", "finish_reason", "request_id", "type", "created"})
@@ -62,16 +72,40 @@ def texts_of(result: dict[str, Any]) -> Iterator[str]:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    if type(value) is str:
-        if value:
-            yield value
-    elif type(value) is list:
-        for each in value:
-            yield from _texts(each)
-    elif type(value) is dict:
-        for name, each in value.items():
-            if name not in _NOT_SHOWN:
-                yield from _texts(each)
+    """Yield the texts of a value in their order; without recursion, which takes each of them through every level."""
+    rest = [value]
+    while rest:
+        value = rest.pop()
+        if type(value) is str:
+            if value:
+                yield value
+        elif type(value) is list:
+            rest.extend(reversed(value))
+        elif type(value) is dict:
+            rest.extend(each for name, each in reversed(value.items()) if name not in _NOT_SHOWN)
+
+
+def readable(content: bytes) -> str:
+    """Return JSON indented; as it is where it is long, nested too deeply, or none. It is cut after MAX_TEXT."""
+    if len(content) <= _MAX_INDENTED:
+        with suppress(orjson.JSONDecodeError, orjson.JSONEncodeError):
+            content = orjson.dumps(orjson.loads(content), option=orjson.OPT_INDENT_2)
+    return _cut(content[: 4 * (MAX_TEXT + 1)].decode(errors="replace"))  # a character has at most 4 bytes
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MAX_TEXT else text[:MAX_TEXT] + "…"
+
+
+def _paragraphs(texts: Iterable[str]) -> str:
+    """Return the first MAX_TEXT characters of texts."""
+    taken, size = list[str](), 0
+    for text in texts:
+        taken.append(text)
+        size += len(text)
+        if size > MAX_TEXT:
+            break
+    return _cut("\n\n".join(taken))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,43 +120,63 @@ class Said:
 def prompt_of(request: Any) -> list[Said]:
     """Return the parts of a request's prompt; none where it is not one of a line."""
     body = request.get("body") if type(request) is dict else None
-    if type(body) is not dict:
-        return []
-    messages = body.get("messages")
-    if type(messages) is list:
-        return [_message(each) for each in messages if type(each) is dict]
-    names = ("prompt", "input", "query", "documents")
-    return [Said(by=name, text="\n\n".join(_texts(body[name]))) for name in names if name in body]
+    return [] if type(body) is not dict else _first(_prompt_parts(body))
 
 
 def said(result: dict[str, Any] | None) -> list[Said]:
     """Return the parts of an answer, or the error."""
-    if result is None:
-        return []
+    return [] if result is None else _first(_answer_parts(result))
+
+
+def _first(parts: Iterator[Said]) -> list[Said]:
+    """Return the first parts, and where there are too many a last one that shows it; the others are not made."""
+    taken, size = list[Said](), 0
+    for part in parts:
+        if size >= _MAX_TEXTS:
+            return [*taken, Said(by="…", text="…")]
+        taken.append(part)
+        size += max(len(part.text), _LEAST_COUNTED)
+    return taken
+
+
+def _prompt_parts(body: dict[str, Any]) -> Iterator[Said]:
+    messages = body.get("messages")
+    if type(messages) is list:
+        yield from (_message(each) for each in messages if type(each) is dict)
+        return
+    for name in ("prompt", "input", "query", "documents"):
+        if name in body:
+            yield Said(by=name, text=_paragraphs(_texts(body[name])))
+
+
+def _answer_parts(result: dict[str, Any]) -> Iterator[Said]:
     body = (result["response"] or {}).get("body")
     error = result["error"] or (body.get("error") if type(body) is dict else None)
-    if error is not None:
-        return [Said(by="error", text=str(error.get("message", "")) if type(error) is dict else str(error))]
     choices = body.get("choices") if type(body) is dict else None
-    if type(choices) is not list:
-        return [Said(by="answer", text="\n\n".join(_texts(body)))]
-    return [part for choice in choices if type(choice) is dict for part in _choice(choice)]
+    if error is not None:
+        yield Said(by="error", text=_cut(str(error.get("message", "") if type(error) is dict else error)))
+    elif type(choices) is not list:
+        yield Said(by="answer", text=_paragraphs(_texts(body)))
+    else:
+        for choice in choices:
+            if type(choice) is dict:
+                yield from _choice(choice)
 
 
 def _choice(choice: dict[str, Any]) -> Iterator[Said]:
     message = choice.get("message")
     if type(message) is not dict:
-        yield Said(by="answer", text=str(choice.get("text", "")))
+        yield Said(by="answer", text=_cut(str(choice.get("text", ""))))
         return
     if message.get("reasoning_content"):
-        yield Said(by="thoughts", text=str(message["reasoning_content"]))
+        yield Said(by="thoughts", text=_cut(str(message["reasoning_content"])))
     yield _message(message)
 
 
 def _message(message: dict[str, Any]) -> Said:
     """Return the text of a message; its tool calls as JSON where it has some."""
-    text = "\n\n".join(_texts(message.get("content")))
+    text = _paragraphs(_texts(message.get("content")))
     if message.get("tool_calls"):
-        calls = orjson.dumps(message["tool_calls"], option=orjson.OPT_INDENT_2).decode()
-        text = f"{text}\n\n{calls}" if text else calls
-    return Said(by=str(message.get("role", "message")), text=text)
+        calls = readable(orjson.dumps(message["tool_calls"]))
+        text = _cut(f"{text}\n\n{calls}" if text else calls)
+    return Said(by=str(message.get("role", "message"))[:_MAX_NAME], text=text)

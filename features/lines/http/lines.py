@@ -8,6 +8,7 @@ from functools import partial
 from typing import Annotated
 
 import anyio
+from anyio.to_thread import run_sync
 from fastapi import APIRouter, Depends, Path, Query, Response
 from fastapi.responses import StreamingResponse
 from pydantic import Field
@@ -18,7 +19,7 @@ from api.openapi import failures, lines_of
 from api.schemas.errors import ErrorObject
 from api.services import Services, ServicesDep
 from api.spending import ONE_LISTING
-from features.lines.http.access import OpenedLines, opened, read, read_one
+from features.lines.http.access import OpenedLines, WholeLine, opened, read, read_one
 from features.lines.http.threads import threads_of
 from features.lines.reader import LineFilter
 from features.lines.schemas import LineList, LineObject, SearchProgress, SearchRow, WholeLineObject
@@ -77,7 +78,8 @@ async def list_page(
     """
     lines = await opened(services, tenant.id, batch_id)
     call = partial(lines.reader.page, query.wanted(), first_line=query.after, limit=query.limit)
-    return LineList.of(await read(services, lines, call, limiter=threads_of(services).pages), lines)
+    page = await read(services, lines, call, limiter=threads_of(services).pages)
+    return await run_sync(LineList.of, page, lines, limiter=threads_of(services).pages)
 
 
 @router.get(
@@ -101,16 +103,28 @@ async def grep(
     return StreamingResponse(rows, media_type="application/x-ndjson", headers={"cache-control": "no-store"})
 
 
-@router.get("/{batch_id}/lines/{number}", operation_id="retrieveLine", dependencies=[ONE_LISTING])
+@router.get(
+    "/{batch_id}/lines/{number}",
+    operation_id="retrieveLine",
+    response_model=WholeLineObject,
+    dependencies=[ONE_LISTING],
+)
 async def retrieve(
     batch_id: str,
     number: Annotated[int, Path(ge=1, lt=MAX_NUMBER)],
     *,
     tenant: TenantDep,
     services: ServicesDep,
-) -> WholeLineObject:
+) -> Response:
     """Return one line with its whole result, beside its request."""
-    return WholeLineObject.of_whole(await read_one(services, tenant.id, batch_id, number - 1))
+    whole = await read_one(services, tenant.id, batch_id, number - 1)
+    content = await run_sync(_written, whole, limiter=threads_of(services).pages)
+    return Response(content, media_type="application/json")
+
+
+def _written(whole: WholeLine) -> str:
+    """Return the body of one line, made in a thread: it may have megabytes."""
+    return WholeLineObject.of_whole(whole).model_dump_json()
 
 
 @dataclass(frozen=True, slots=True)

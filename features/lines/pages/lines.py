@@ -6,7 +6,6 @@ from enum import StrEnum
 from functools import partial
 from typing import Annotated, Any, Literal
 
-import orjson
 from anyio.to_thread import run_sync
 from fastapi import Path, Query, Request, Response
 from pydantic import Field
@@ -17,8 +16,8 @@ from api.dashboard.viewer import ViewerDep
 from api.fields import Storable, StrictModel
 from api.services import Services, ServicesDep
 from api.spending import AT_ONCE
-from features.lines.content import Said, prompt_of, said
-from features.lines.http.access import opened, read, read_one
+from features.lines.content import prompt_of, readable, said
+from features.lines.http.access import WholeLine, opened, read, read_one
 from features.lines.http.lines import MAX_NUMBER
 from features.lines.http.threads import threads_of
 from features.lines.reader import LineFilter
@@ -29,7 +28,6 @@ from jobs.database import transaction
 router = page_router()
 
 PAGE = 50
-_SHOWN_CHARACTERS = 100_000
 
 
 class Shown(StrEnum):
@@ -74,13 +72,14 @@ async def show(
         lines = await opened(services, tenant_id, batch_id)
         call = partial(lines.reader.page, query.wanted(), first_line=first_line, limit=PAGE)
         page = await read(services, lines, call, limiter=threads_of(services).pages)
+        listed = await run_sync(LineList.of, page, lines, limiter=threads_of(services).pages)
     return render(
         request,
         viewer,
         "lines.html",
         batch_id=batch_id,
         batch_name=await _name(services, tenant_id, batch_id),
-        page=LineList.of(page, lines),
+        page=listed,
         query=query,
         filters=Shown,
     )
@@ -100,20 +99,16 @@ async def show_one(
     with services.in_flight.hold(tenant_id, "listings", allowed=AT_ONCE):
         whole = await read_one(services, tenant_id, batch_id, number - 1)
         following = await _following(services, tenant_id, batch_id, query.wanted(), after=number)
-    line = WholeLineObject.of_whole(whole)
+        parts = await run_sync(_parts_of, whole, limiter=threads_of(services).pages)
     return render(
         request,
         viewer,
         "line.html",
         batch_id=batch_id,
         batch_name=await _name(services, tenant_id, batch_id),
-        line=line,
-        prompt=_cut(prompt_of(line.request)),
-        answer=_cut(said(line.result)),
-        request_json=None if whole.request is None else _json(whole.request),
-        result_json=_json(whole.line.content),
         following=following,
         query=query,
+        **parts,
     )
 
 
@@ -123,7 +118,21 @@ async def _following(
     lines = await opened(services, tenant_id, batch_id)
     call = partial(lines.reader.page, wanted, first_line=after, limit=1)
     page = await read(services, lines, call, limiter=threads_of(services).pages)
-    return LineObject.of(page.lines[0]) if page.lines else None
+    if not page.lines:
+        return None
+    return await run_sync(LineObject.of, page.lines[0], limiter=threads_of(services).pages)
+
+
+def _parts_of(whole: WholeLine) -> dict[str, Any]:
+    """Return the variables of a line's page that are made of it, in a thread: it may have megabytes."""
+    line = WholeLineObject.of_whole(whole)
+    return {
+        "line": line,
+        "prompt": prompt_of(line.request),
+        "answer": said(line.result),
+        "request_json": None if whole.request is None else readable(whole.request),
+        "result_json": readable(whole.line.content),
+    }
 
 
 async def _name(services: Services, tenant_id: str, batch_id: str) -> str:
@@ -134,20 +143,3 @@ async def _name(services: Services, tenant_id: str, batch_id: str) -> str:
 def _name_of(services: Services, tenant_id: str, batch_id: str) -> str:
     with transaction(services.sessions) as session:
         return lifecycle.get_batch(session, tenant_id, batch_id).name or batch_id
-
-
-def _json(content: bytes) -> str:
-    """Return a line as indented JSON, or as it is where it is none or too long to be shown whole."""
-    try:
-        text = orjson.dumps(orjson.loads(content), option=orjson.OPT_INDENT_2).decode()
-    except (orjson.JSONDecodeError, orjson.JSONEncodeError):
-        text = content.decode(errors="replace")
-    return _short(text)
-
-
-def _cut(parts: list[Said]) -> list[Said]:
-    return [Said(by=part.by, text=_short(part.text)) for part in parts]
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + "…"

@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
-from features.lines.content import Said, prompt_of, said, shown
+from features.lines.content import MAX_TEXT, Said, prompt_of, readable, said, shown
 from features.lines.reader import FoundLine
 from jobs.lines.line_index import Kind
 from jobs.lines.output_lines import error_line, output_line
@@ -76,3 +76,39 @@ def test_an_answer_is_its_choices_with_thoughts_and_calls() -> None:
     assert said(orjson.loads(answer({"choices": [{"text": "yes"}]}))) == [Said(by="answer", text="yes")]
     assert said(orjson.loads(error_line("b", 0, "a", code="c", message="no"))) == [Said(by="error", text="no")]
     assert said(None) == []
+
+
+def nested(levels: int, inner: str) -> str:
+    return "[" * levels + inner + "]" * levels
+
+
+def test_a_long_line_is_shown_as_it_is_and_cut() -> None:
+    assert readable(b'{"a":[1]}') == '{\n  "a": [\n    1\n  ]\n}'
+    assert readable(b"no json") == "no json"
+    for content in (nested(240, "1," * 200_000 + "1"), nested(240, '"Ä",' * 200_000 + "1"), "😀" * 200_000):
+        assert readable(content.encode()) == content[:MAX_TEXT] + "…"
+
+
+def test_long_tool_calls_are_not_indented() -> None:
+    call = orjson.loads(nested(200, "1," * 200_000 + "1"))
+    [part] = said(orjson.loads(answer({"choices": [{"message": {"role": "assistant", "tool_calls": [call]}}]})))
+    assert part.text == orjson.dumps([call]).decode()[:MAX_TEXT] + "…"
+
+
+def test_a_prompt_of_very_many_texts_is_cut() -> None:
+    texts = [f"{number:05}" for number in range(50_000)]
+    prompt = orjson.loads(nested(240, orjson.dumps(texts).decode()))
+    [part] = prompt_of({"body": {"prompt": prompt}})
+    assert part.text == "\n\n".join(texts)[:MAX_TEXT] + "…"
+
+
+def test_texts_keep_their_order_at_any_depth() -> None:
+    prompt = ["a", {"x": ["b", {"y": "c"}], "role": "not shown"}, [["d"], "e"]]
+    assert prompt_of({"body": {"input": prompt}}) == [Said(by="input", text="a\n\nb\n\nc\n\nd\n\ne")]
+    deep = orjson.loads(nested(1000, '"f"'))
+    assert prompt_of({"body": {"input": deep}}) == [Said(by="input", text="f")]
+
+
+def test_of_very_many_messages_the_first_are_shown() -> None:
+    parts = prompt_of({"body": {"messages": [{"role": "r" * 500}] * 100_000}})
+    assert (len(parts), parts[0].by, parts[-1]) == (401, "r" * 100, Said(by="…", text="…"))

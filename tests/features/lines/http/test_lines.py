@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
 from collections.abc import Callable, Iterator
@@ -13,6 +14,8 @@ from openai import OpenAI
 from openai.types import Batch
 from sqlalchemy.orm import Session
 
+from features.lines.content import Shown, shown
+from features.lines.reader import FoundLine
 from features.lines.searching import Hits
 from jobs.errors import ServiceError
 from jobs.files import line_index_key
@@ -114,6 +117,21 @@ def test_a_request_of_any_depth_is_shown(
     whole = api.get(f"/batches/{made.id}/lines/1").json()
     assert type(whole["request"]) is kind
     assert whole["result"]["custom_id"] == "line-0"
+
+
+@pytest.mark.parametrize("path", ["/lines", "/lines/3"])
+def test_lines_are_parsed_beside_the_event_loop(
+    api: httpx.Client, batch: Batch, monkeypatch: pytest.MonkeyPatch, *, path: str
+) -> None:
+    loops: list[object] = []
+
+    def recorded(line: FoundLine) -> Shown:
+        loops.append(asyncio._get_running_loop())
+        return shown(line)
+
+    monkeypatch.setattr("features.lines.schemas.shown", recorded)
+    assert api.get(f"/batches/{batch.id}{path}").status_code == 200
+    assert set(loops) == {None}
 
 
 def test_a_search_sends_hits_and_how_it_ended(api: httpx.Client, batch: Batch) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from features.lines.content import Shown, shown
+from features.lines.reader import FoundLine
 from tests.api.browser import Browser
 from tests.api.worker import run, validate
 
@@ -64,6 +67,21 @@ def test_a_line_is_beside_its_request(browser: Browser, batch_id: str) -> None:
     assert "hello" in page
     assert "engine_failure" in page
     assert "line-5" in page
+
+
+@pytest.mark.parametrize("path", ["/lines", "/lines/6"])
+def test_pages_are_made_of_lines_beside_the_event_loop(
+    browser: Browser, batch_id: str, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    loops: list[object] = []
+
+    def recorded(line: FoundLine) -> Shown:
+        loops.append(asyncio._get_running_loop())
+        return shown(line)
+
+    monkeypatch.setattr("features.lines.schemas.shown", recorded)
+    assert browser.get(f"/batches/{batch_id}{path}").status_code == 200
+    assert set(loops) == {None}
 
 
 def test_a_batch_links_to_its_lines_and_its_codes(browser: Browser, batch_id: str) -> None:
