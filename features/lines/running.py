@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
 from typing import Any
@@ -19,6 +19,12 @@ from jobs.settings import MIB
 
 _WINDOW = 100_000
 """Line numbers of one page: few of the lines may be wanted, and each has to be looked at."""
+_CANDIDATES = 1000
+"""Lines that a page of a code reads at most: they have it somewhere, and their error may have another."""
+_PAGE_BYTES = 64 * MIB
+"""A page reads no further line after these: failed ones are read whole, for their codes."""
+_READ_BYTES = 4 * MIB
+_READ_ROWS = 250
 _SEARCHED_BYTES = 4 * MIB
 _SEARCHED_ROWS = 10_000
 
@@ -39,9 +45,12 @@ class RunningLines:
         """Return the next `limit` wanted lines from a line number on; fewer where they are not in one window."""
         end = first_line + _WINDOW
         with transaction(self.maker) as session:
-            lines = self._window(session, wanted, first_line, limit=limit + 1)
+            candidates = self._candidates(session, wanted, first_line, limit=limit)
+            lines, num_read = self._lines_of(session, wanted, candidates, limit=limit)
             if len(lines) > limit:
                 return LinesPage(lines=lines[:limit], next_line=lines[limit - 1].line_no + 1, has_more=True)
+            if num_read < len(candidates) or num_read >= max(limit + 1, _CANDIDATES):
+                return LinesPage(lines=lines, next_line=candidates[num_read - 1].line_no + 1, has_more=True)
             has_more = bool(session.scalar(_HAS_LINE, self._values(first=end)))
         after = lines[-1].line_no + 1 if lines else first_line
         return LinesPage(lines=lines, next_line=end if has_more else after, has_more=has_more)
@@ -74,36 +83,63 @@ class RunningLines:
             )
             first_line = last + 1
 
-    def _window(self, session: Session, wanted: LineFilter, first_line: int, *, limit: int) -> list[FoundLine]:
-        """Return up to `limit` wanted lines of a window of line numbers."""
-        lines: list[FoundLine] = []
+    def _candidates(self, session: Session, wanted: LineFilter, first_line: int, *, limit: int) -> Sequence[Any]:
+        """Return numbers and sizes of lines of the window that may be wanted."""
+        code = None if wanted.code is None else orjson.dumps(wanted.code)
         values = self._values(
+            first=first_line,
             end=first_line + _WINDOW,
-            most=MAX_SHOWN_BYTES,
-            limit=limit,
-            is_error=wanted.is_error if wanted.code is None else True,  # no other line has a code
+            limit=limit + 1 if code is None else max(limit + 1, _CANDIDATES),
+            is_error=wanted.is_error if code is None else True,  # no other line has a code
             status_code=wanted.status_code,
-            code=None if wanted.code is None else orjson.dumps(wanted.code)[1:-1],
+            code=None if code is None else b'"code":' + code,
+            # Other engines may have numbers as codes.
+            bare_code=b'"code":' + code[1:-1] if code is not None and code[1:-1].isdigit() else None,
         )
-        is_full = True
-        while is_full and len(lines) < limit:  # where the code is part of another text, the row is left out here
-            rows = session.execute(_WANTED, values | {"first": first_line}).all()
-            lines += [line for line in map(_found, rows) if wanted.takes(line.kind)]
-            is_full = len(rows) == limit
-            first_line = rows[-1].line_no + 1 if rows else first_line
-        return lines[:limit]
+        return session.execute(_WANTED, values).all()
+
+    def _lines_of(
+        self, session: Session, wanted: LineFilter, candidates: Sequence[Any], *, limit: int
+    ) -> tuple[list[FoundLine], int]:
+        """Return wanted lines, more than `limit` at once, and how many candidates were read for them."""
+        lines, num_read, num_bytes = list[FoundLine](), 0, 0
+        while num_read < len(candidates) and len(lines) <= limit and num_bytes < _PAGE_BYTES:
+            some = list(_read_at_once(candidates[num_read : num_read + _READ_ROWS]))
+            numbers = [row.line_no for row in some]
+            rows = session.execute(_NUMBERED, self._values(numbers=numbers, whole=MAX_LINE_BYTES, most=MAX_SHOWN_BYTES))
+            found = (_found(row, most=MAX_SHOWN_BYTES) for row in rows)
+            lines += [line for line in found if wanted.takes(line.kind)]
+            num_read += len(some)
+            num_bytes += sum(map(_num_bytes_read, some))
+        return lines, num_read
 
     def _values(self, **others: object) -> dict[str, object]:
         return {"day": self.day, "batch_id": self.batch_id, **others}
 
 
-def _found(row: Any) -> FoundLine:
+def _read_at_once(candidates: Sequence[Any]) -> Iterator[Any]:
+    """Yield the first candidates, until they have _READ_BYTES."""
+    num_bytes = 0
+    for row in candidates:
+        yield row
+        num_bytes += _num_bytes_read(row)
+        if num_bytes >= _READ_BYTES:
+            return
+
+
+def _num_bytes_read(row: Any) -> int:
+    size: int = row.size
+    return min(size, MAX_LINE_BYTES if row.is_error else MAX_SHOWN_BYTES)
+
+
+def _found(row: Any, *, most: int | None = None) -> FoundLine:
+    """Return a line with at most this many bytes, its kind taken from all that was read of it."""
     content = bytes(row.content)
     try:
         kind = kind_of(content, is_error=row.is_error, status_code=row.status_code)
     except orjson.JSONDecodeError:  # its beginning alone was read
         kind = kind_of(b'{"error":null,"response":null}', is_error=row.is_error, status_code=row.status_code)
-    return FoundLine(line_no=row.line_no, kind=kind, size=row.size, content=content)
+    return FoundLine(line_no=row.line_no, kind=kind, size=row.size, content=content[:most])
 
 
 _COUNTED = """
@@ -113,12 +149,19 @@ _COUNTED = """
 """
 
 _WANTED = text(f"""
-    SELECT line_no, is_error, status_code, octet_length(line) AS size, substring(line FROM 1 FOR :most) AS content
+    SELECT line_no, is_error, octet_length(line) AS size
     FROM result WHERE {_COUNTED} AND line_no >= :first AND line_no < :end
         AND (CAST(:is_error AS boolean) IS NULL OR is_error = :is_error)
         AND (CAST(:status_code AS integer) IS NULL OR status_code = :status_code)
-        AND (CAST(:code AS bytea) IS NULL OR position(CAST(:code AS bytea) IN line) > 0)
+        AND (CAST(:code AS bytea) IS NULL OR position(CAST(:code AS bytea) IN line) > 0
+            OR position(CAST(:bare_code AS bytea) IN line) > 0)
     ORDER BY line_no LIMIT :limit
+""")
+
+_NUMBERED = text(f"""
+    SELECT line_no, is_error, status_code, octet_length(line) AS size,
+        substring(line FROM 1 FOR CASE WHEN is_error THEN :whole ELSE :most END) AS content
+    FROM result WHERE {_COUNTED} AND line_no = ANY(:numbers) ORDER BY line_no
 """)
 
 _ONE = text(f"""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import orjson
 import pytest
@@ -13,6 +14,7 @@ from features.lines.reader import LineFilter
 from features.lines.running import RunningLines
 from jobs.chunks.recording import LineResult
 from jobs.lines.output_lines import error_line, output_line
+from jobs.partitions import batch_day
 from jobs.storage import Storage
 from jobs.tables import Batch
 from tests.jobs.batches.answered_lines import answer, claim_all, failure, flush
@@ -93,10 +95,69 @@ def test_a_search_goes_through_all_results(reader: RunningLines, monkeypatch: py
     assert found("a", LineFilter(is_error=True)) == [1, 2]
 
 
-def test_the_beginning_of_a_long_failure_has_no_code(
-    session: Session, maker: sessionmaker[Session], storage: Storage, run: Run, monkeypatch: pytest.MonkeyPatch
+def refused(batch_id: str, line_no: int, *, code: object, more: object = None) -> LineResult:
+    body = {"error": {"message": "m" * 500, "code": code, "more": more}}
+    line = output_line(batch_id, line_no, f"a{line_no}", status_code=400, body=body)
+    return LineResult(line_no=line_no, line=line, status_code=400)
+
+
+@pytest.fixture
+def with_refused(session: Session, maker: sessionmaker[Session], run: Run) -> RunningLines:
+    """Lines of a batch of 40 that all have the code `outer`, but 38, which has `inner` as the others have elsewhere."""
+    batch = run(40)
+    for claim in claim_all(session):
+        numbers = range(claim.first_line, claim.first_line + claim.num_lines)
+        codes = {38: "inner", 39: 40013}
+        made = [refused(batch.id, each, code=codes.get(each, "outer"), more={"code": "inner"}) for each in numbers]
+        flush(session, claim, made)
+    return RunningLines(maker=maker, batch_id=batch.id, day=batch_day(batch.created_at))
+
+
+def test_a_code_that_is_elsewhere_in_lines_takes_few_queries(
+    with_refused: RunningLines, statements: list[tuple[str, Any]]
+) -> None:
+    statements.clear()
+    assert numbers(with_refused, LineFilter(code="inner"), limit=1) == [38]
+    assert 0 < sum("FROM result" in each for each, _ in statements) <= 4
+
+
+def test_a_page_of_a_code_ends_after_its_candidates(
+    with_refused: RunningLines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running, "_CANDIDATES", 15)
+    monkeypatch.setattr(running, "_READ_ROWS", 4)
+    pages = [with_refused.page(LineFilter(code="inner"), first_line=0, limit=3)]
+    while pages[-1].has_more:
+        pages.append(with_refused.page(LineFilter(code="inner"), first_line=pages[-1].next_line, limit=3))
+    assert [page.next_line for page in pages[:-1]] == [15, 30]
+    assert [line.line_no for page in pages for line in page.lines] == [38]
+
+
+def test_a_page_ends_after_its_bytes(with_refused: RunningLines, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "_READ_BYTES", 1)
+    monkeypatch.setattr(running, "_PAGE_BYTES", 1)
+    page = with_refused.page(ALL, first_line=5, limit=3)
+    assert ([line.line_no for line in page.lines], page.next_line, page.has_more) == ([5], 6, True)
+
+
+def test_a_code_may_be_a_number(with_refused: RunningLines) -> None:
+    assert numbers(with_refused, LineFilter(code="40013")) == [39]
+    assert numbers(with_refused, LineFilter(code="4001")) == []
+
+
+def test_a_long_failure_has_its_code_and_is_shown_in_part(
+    with_refused: RunningLines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(running, "MAX_SHOWN_BYTES", 200)
+    assert numbers(with_refused, LineFilter(code="outer"), first_line=30) == list(range(30, 38))
+    [found] = with_refused.page(ALL, first_line=38, limit=1).lines
+    assert (found.is_whole, len(found.content), found.kind.code) == (False, 200, "inner")
+
+
+def test_the_beginning_of_a_failure_that_is_not_read_whole_has_no_code(
+    session: Session, maker: sessionmaker[Session], storage: Storage, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running, "MAX_LINE_BYTES", 200)
     batch = run(1)
     (claim,) = claim_all(session)
     line = error_line(batch.id, 0, "x" * 500, code="engine_failure", message="no")
