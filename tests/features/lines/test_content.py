@@ -49,6 +49,19 @@ def test_any_beginning_of_a_line_can_be_shown(most: int) -> None:
     assert line.excerpt is None or ("Grüße\n" * 99).startswith(line.excerpt)
 
 
+@pytest.mark.parametrize("before", range(1190, 1202))
+@pytest.mark.parametrize("text", ["\x1b", "\n", "\\", '"', "😀"])
+def test_an_excerpt_never_ends_inside_an_escape(before: int, text: str) -> None:
+    content = answer({"choices": [{"message": {"role": "assistant", "content": "a" * before + text * 20}}]})
+    for most in (len(content) - 10, content.index(b"aaa") + before + 3):
+        assert shown(line_of(content, most=most)).excerpt == "a" * 300
+
+
+def test_an_excerpt_of_escapes_alone_is_shown() -> None:
+    content = answer({"choices": [{"message": {"role": "assistant", "content": "\x1b" * 2000}}]})
+    assert shown(line_of(content, most=5000)).excerpt == "\x1b" * 300
+
+
 def test_a_line_without_a_custom_id_has_none() -> None:
     assert shown(line_of(error_line("b", 0, None, code="c", message="m"))).custom_id is None
     long = error_line("b", 0, None, code="c", message="m" * 500)
