@@ -62,11 +62,11 @@ async def _make_ready(services: Services, tenant_id: str, lines: OpenedLines) ->
 
 
 async def read(services: Services, lines: OpenedLines, call: Callable[[], T], *, limiter: CapacityLimiter) -> T:
-    """Run one call of a reader, with a connection if it takes one."""
+    """Run one call of a reader in a thread of `limiter`, with a connection if it takes one."""
     if not lines.reader.needs_database:
         return await run_sync(call, limiter=limiter)
-    async with services.session_slots:
-        return await run_sync(call)
+    async with limiter, services.session_slots:  # in this order: what waits for a thread holds no connection
+        return await run_sync(call, limiter=CapacityLimiter(1))  # its own, as this task holds `limiter` already
 
 
 async def read_one(services: Services, tenant_id: str, batch_id: str, line_no: int) -> WholeLine:
