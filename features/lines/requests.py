@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 from sqlalchemy import text
 from sqlalchemy.orm import Session
@@ -11,12 +11,17 @@ from sqlalchemy.orm import Session
 from features.lines.reader import MAX_LINE_BYTES
 from jobs.errors import NotFoundError, ServiceError
 from jobs.files import find_kept
-from jobs.lines.reading import LineSplitter, RawLine
+from jobs.lines.reading import LineSplitter
+from jobs.settings import MIB
 from jobs.states import TERMINAL_BATCH_STATES
 from jobs.storage import Storage
 from jobs.tables import Batch, File
 
+NoRequest = Literal["deleted", "too_long", "too_far"]
+"""Why there is no request: its input was deleted; it is longer than MAX_LINE_BYTES; no known line is near."""
 _PIECE_BYTES = 256 * 1024
+_MOST_BYTES = 256 * MIB
+"""Read of an input for one line: without chunks, everything before it may have to be."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,22 +47,24 @@ def find_place(session: Session, batch: Batch, line_no: int) -> RequestPlace | N
     return RequestPlace(object_key=row.object_key, first_line=row.first_line, byte_start=row.byte_start)
 
 
-def read_request(storage: Storage, place: RequestPlace, line_no: int) -> bytes | None:
-    """Return a line of the input; None where it is longer than MAX_LINE_BYTES. Raises ServiceError."""
+def read_request(storage: Storage, place: RequestPlace, line_no: int) -> bytes | NoRequest:
+    """Return a line of the input, or why it is not read. Raises ServiceError."""
     splitter = LineSplitter(max_line_bytes=MAX_LINE_BYTES, first_line=place.first_line, byte_start=place.byte_start)
+    key, last_read = place.object_key, place.byte_start + _MOST_BYTES
     try:
-        for line in _lines(storage, place, splitter):
-            if line.line_no == line_no:
-                return line.content
+        size = storage.size(key)
+        for piece in storage.iter_range(key, place.byte_start, min(size, last_read), chunk_bytes=_PIECE_BYTES):
+            for line in splitter.feed(piece):
+                if line.line_no == line_no:
+                    return line.content or "too_long"
     except NotFoundError as error:
         raise ServiceError(f"the store has lost an input: {error}") from error
-    raise ServiceError(f"line {line_no + 1} is not in the input {place.object_key}")
-
-
-def _lines(storage: Storage, place: RequestPlace, splitter: LineSplitter) -> Iterator[RawLine]:
-    for piece in storage.iter_chunks(place.object_key, place.byte_start, chunk_bytes=_PIECE_BYTES):
-        yield from splitter.feed(piece)
-    yield from splitter.finish()
+    if size > last_read:
+        return "too_far"
+    for line in splitter.finish():
+        if line.line_no == line_no:
+            return line.content or "too_long"
+    raise ServiceError(f"line {line_no + 1} is not in the input {key}")
 
 
 # The nearest chunk before the line, of the same object; lines that validation refused are in none. Chunks of a batch

@@ -11,6 +11,7 @@ from api.schemas.wire import WireModel
 from features.lines.content import shown
 from features.lines.http.access import OpenedLines, WholeLine
 from features.lines.reader import FoundLine, LinesPage
+from features.lines.requests import NoRequest
 from features.lines.searching import Hits
 
 
@@ -42,17 +43,18 @@ class WholeLineObject(LineObject):
     """The line of the output or error file; null if it has more than 4 MiB."""
     request: Any | None
     """The line of the input, as text if it is not JSON or nested more than 250 levels deep."""
-    no_request: Literal["deleted", "too_long"] | None
-    """Why `request` is null: the input file was deleted or has expired, or the line has more than 4 MiB."""
+    no_request: NoRequest | None
+    """Why `request` is null: the input file was deleted or has expired; the line has more than 4 MiB; it is more than
+    256 MiB behind the last line whose place is known, long after the end."""
 
     @classmethod
     def of_whole(cls, whole: WholeLine) -> Self:
-        reason: Literal["deleted", "too_long"] = "deleted" if whole.is_request_deleted else "too_long"
+        request = whole.request
         return cls(
             **_fields(whole.line),
             result=orjson.loads(whole.line.content) if whole.line.is_whole else None,
-            request=None if whole.request is None else _parsed(whole.request),
-            no_request=reason if whole.request is None else None,
+            request=_parsed(request) if isinstance(request, bytes) else None,
+            no_request=None if isinstance(request, bytes) else request,
         )
 
 

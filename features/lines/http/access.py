@@ -14,7 +14,7 @@ from api.services import Services
 from features.lines.http.threads import threads_of
 from features.lines.opening import open_lines
 from features.lines.reader import FoundLine, LineReader
-from features.lines.requests import RequestPlace, find_place, read_request
+from features.lines.requests import NoRequest, RequestPlace, find_place, read_request
 from features.lines.stored import StoredLines
 from jobs.batches import lifecycle
 from jobs.database import transaction
@@ -38,9 +38,7 @@ class WholeLine:
     """One line beside its request."""
 
     line: FoundLine
-    request: bytes | None
-    is_request_deleted: bool
-    """Whether the input was deleted; otherwise a request that is None is too long."""
+    request: bytes | NoRequest
 
 
 async def opened(services: Services, tenant_id: str, batch_id: str) -> OpenedLines:
@@ -83,9 +81,9 @@ async def read_one(services: Services, tenant_id: str, batch_id: str, line_no: i
             code="no_result",
         )
     if place is None:
-        return WholeLine(line=line, request=None, is_request_deleted=True)
+        return WholeLine(line=line, request="deleted")
     request = await run_sync(read_request, services.store.storage, place, line_no, limiter=limiter)
-    return WholeLine(line=line, request=request, is_request_deleted=False)
+    return WholeLine(line=line, request=request)
 
 
 def _open(services: Services, tenant_id: str, batch_id: str) -> OpenedLines:

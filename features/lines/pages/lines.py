@@ -130,7 +130,7 @@ def _parts_of(whole: WholeLine) -> dict[str, Any]:
         "line": line,
         "prompt": prompt_of(line.request),
         "answer": said(line.result),
-        "request_json": None if whole.request is None else readable(whole.request),
+        "request_json": readable(whole.request) if isinstance(whole.request, bytes) else None,
         "result_json": readable(whole.line.content),
     }
 

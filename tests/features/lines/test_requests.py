@@ -27,7 +27,7 @@ def request_of(session: Session, storage: Storage, batch: Batch, line_no: int) -
     place = find_place(session, batch, line_no)
     assert place is not None
     content = read_request(storage, place, line_no)
-    return None if content is None else orjson.loads(content)
+    return orjson.loads(content) if isinstance(content, bytes) else content
 
 
 def test_a_request_is_read_from_its_chunk_while_a_batch_runs(session: Session, storage: Storage, run: Run) -> None:
@@ -70,7 +70,25 @@ def test_a_request_that_is_too_long_is_not_read(
 ) -> None:
     batch = run(2)
     monkeypatch.setattr("features.lines.requests.MAX_LINE_BYTES", 20)
-    assert request_of(session, storage, batch, 1) is None
+    assert request_of(session, storage, batch, 1) == "too_long"
+
+
+def test_a_request_that_is_far_from_a_known_line_is_not_read(
+    session: Session, storage: Storage, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = run(10)
+    run_to_end(session, batch)
+    control.finalise(session, storage, batch.id)
+    session.refresh(batch)
+    size = session.get_one(File, batch.input_file_id).size_bytes
+    monkeypatch.setattr("features.lines.requests._MOST_BYTES", size // 2)
+    monkeypatch.setattr("features.lines.requests._PIECE_BYTES", 50)
+    assert request_of(session, storage, batch, 9)["custom_id"] == "a9", "its chunk is near"
+    session.execute(text("DELETE FROM chunk"))
+    assert request_of(session, storage, batch, 1)["custom_id"] == "a1"
+    assert request_of(session, storage, batch, 9) == "too_far"
+    monkeypatch.setattr("features.lines.requests._MOST_BYTES", size)
+    assert request_of(session, storage, batch, 9)["custom_id"] == "a9"
 
 
 def test_lines_of_a_segment_are_read_from_it_and_then_from_the_joined_input(

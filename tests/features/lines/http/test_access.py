@@ -22,11 +22,10 @@ def test_a_read_of_a_running_batch_waits_for_its_thread_without_a_connection() -
         def note() -> None:
             taken.append((limiter.borrowed_tokens, services.session_slots.value))
 
-        async with anyio.create_task_group() as group:
-            async with limiter:
-                group.start_soon(lambda: read(services, NEEDY, note, limiter=limiter))  # type: ignore[arg-type]
-                await wait_all_tasks_blocked()
-                assert (taken, services.session_slots.value) == ([], 1)
+        async with anyio.create_task_group() as group, limiter:
+            group.start_soon(lambda: read(services, NEEDY, note, limiter=limiter))  # type: ignore[arg-type]
+            await wait_all_tasks_blocked()
+            assert (taken, services.session_slots.value) == ([], 1)
         assert taken == [(1, 0)]
         assert (limiter.borrowed_tokens, services.session_slots.value) == (0, 1)
 
