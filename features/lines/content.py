@@ -24,7 +24,11 @@ _MAX_INDENTED = 200_000
 """Bytes of JSON that is indented: nested deeply, it has hundreds of times as many then."""
 _HEAD = re.compile(rb'\{"id":"[^"]*","custom_id":("(?:[^"\\]|\\.)*"|null),')
 _CONTENT = re.compile(rb'"(?:content|text|message)":"((?:[^"\\]|\\u[0-9a-fA-F]{4}|\\[^u]){0,1200})')
-_NOT_SHOWN = frozenset({"id", "object", "model", "role", "finish_reason", "request_id", "type", "created"})
+_NOT_SHOWN = frozenset(
+    {"id", "object", "model", "role", "finish_reason", "request_id", "type", "created"}
+    | {"code", "param", "system_fingerprint", "service_tier", "logprobs", "prompt_logprobs"}
+    | {"tool_call_id", "reasoning_finish_reason", "embedding"}
+)
 """Members of an answer that are not part of its text."""
 
 
