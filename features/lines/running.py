@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date
 from typing import Any
@@ -14,7 +15,9 @@ from sqlalchemy.orm import Session, sessionmaker
 from features.lines.reader import MAX_LINE_BYTES, MAX_SHOWN_BYTES, FoundLine, LineFilter, LinesPage, SearchedPart
 from jobs.batches.page_ends import end_of_page
 from jobs.database import transaction
+from jobs.errors import GoneError
 from jobs.lines.line_index import kind_of
+from jobs.partitions import has_partition
 from jobs.settings import MIB
 
 _WINDOW = 100_000
@@ -44,7 +47,7 @@ class RunningLines:
     def page(self, wanted: LineFilter, *, first_line: int, limit: int) -> LinesPage:
         """Return the next `limit` wanted lines from a line number on; fewer where they are not in one window."""
         end = first_line + _WINDOW
-        with transaction(self.maker) as session:
+        with self._kept() as session:
             candidates = self._candidates(session, wanted, first_line, limit=limit)
             lines, num_read = self._lines_of(session, wanted, candidates, limit=limit)
             if len(lines) > limit:
@@ -57,7 +60,7 @@ class RunningLines:
 
     def find(self, line_no: int) -> FoundLine | None:
         """Return one line, or None where it has no result yet."""
-        with transaction(self.maker) as session:
+        with self._kept() as session:
             row = session.execute(_ONE, self._values(first=line_no, most=MAX_LINE_BYTES)).first()
         return None if row is None else _found(row)
 
@@ -65,7 +68,7 @@ class RunningLines:
         """Yield the wanted lines whose bytes contain `needle`, page by page, from a line number on."""
         has_more = True
         while has_more:
-            with transaction(self.maker) as session:
+            with self._kept() as session:
                 last, has_more = end_of_page(
                     session,
                     _SIZES,
@@ -82,6 +85,22 @@ class RunningLines:
                 num_bytes=sum(row.size for row in rows),
             )
             first_line = last + 1
+
+    @contextmanager
+    def _kept(self) -> Iterator[Session]:
+        """Open a transaction. Raises GoneError where the results were deleted, also while it read them.
+
+        A batch whose search began while it ran may have ended since.
+        """
+        with transaction(self.maker) as session:
+            yield session
+            # After the read: rows that were purged meanwhile must not look like the end.
+            if session.scalar(_IS_DELETED, {"batch_id": self.batch_id}):
+                raise GoneError(f"The results of batch {self.batch_id!r} were deleted.", code="results_deleted")
+            if not has_partition(session, self.day):
+                raise GoneError(
+                    f"The results of batch {self.batch_id!r} are no longer kept line by line.", code="results_expired"
+                )
 
     def _candidates(self, session: Session, wanted: LineFilter, first_line: int, *, limit: int) -> Sequence[Any]:
         """Return numbers and sizes of lines of the window that may be wanted."""
@@ -145,8 +164,12 @@ def _found(row: Any, *, most: int | None = None) -> FoundLine:
 _COUNTED = """
     batch_day = :day AND batch_id = :batch_id
     -- What a validation writes counts once its batch starts.
-    AND result_no <= (SELECT num_completed + num_failed FROM batch WHERE id = :batch_id)
+    AND result_no <= (
+        SELECT num_completed + num_failed FROM batch WHERE id = :batch_id AND results_deleted_at IS NULL
+    )
 """
+
+_IS_DELETED = text("SELECT results_deleted_at IS NOT NULL FROM batch WHERE id = :batch_id")
 
 _WANTED = text(f"""
     SELECT line_no, is_error, octet_length(line) AS size

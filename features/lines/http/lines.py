@@ -24,7 +24,7 @@ from features.lines.http.threads import threads_of
 from features.lines.reader import LineFilter
 from features.lines.schemas import LineList, LineObject, SearchProgress, SearchRow, WholeLineObject
 from features.lines.searching import Hits, search
-from jobs.errors import ServiceError
+from jobs.errors import GoneError, ServiceError
 
 MAX_NUMBER = 2**31
 MAX_LIMIT = 200
@@ -161,12 +161,18 @@ async def _rows(
                 shown_at = now
                 yield _row(SearchRow(progress=SearchProgress.of(last)))
             part = await _next(services, lines, parts)
-    except ServiceError:
-        message = "The object store or the database does not answer. Continue with `after` of the last progress."
-        error = ErrorObject(message=message, type="server_error", param=None, code=ServiceError.code)
-        yield _row(SearchRow(error=error))
+    except (ServiceError, GoneError) as error:
+        yield _row(SearchRow(error=_error_of(error)))
         return
     yield _row(SearchRow(progress=SearchProgress.of(last, has_ended=True, is_cut=part is not None)))
+
+
+def _error_of(error: ServiceError | GoneError) -> ErrorObject:
+    """Return what ends a search: a batch that has ended meanwhile may have been deleted."""
+    if isinstance(error, GoneError):
+        return ErrorObject(message=error.message, type="invalid_request_error", param=None, code=error.code)
+    message = "The object store or the database does not answer. Continue with `after` of the last progress."
+    return ErrorObject(message=message, type="server_error", param=None, code=ServiceError.code)
 
 
 def _row(row: SearchRow) -> str:

@@ -7,12 +7,15 @@ from typing import Any
 
 import orjson
 import pytest
+from sqlalchemy import text
 from sqlalchemy.orm import Session, sessionmaker
 
 from features.lines import opening, running, searching
 from features.lines.reader import LineFilter
 from features.lines.running import RunningLines
+from jobs import files
 from jobs.chunks.recording import LineResult
+from jobs.errors import GoneError
 from jobs.lines.output_lines import error_line, output_line
 from jobs.partitions import batch_day
 from jobs.storage import Storage
@@ -93,6 +96,34 @@ def test_a_search_goes_through_all_results(reader: RunningLines, monkeypatch: py
     assert found("a") == [0, 1, 2, 9]
     assert found("engine_failure") == [1], "a code is not a text"
     assert found("a", LineFilter(is_error=True)) == [1, 2]
+
+
+def test_lines_end_where_the_results_are_deleted(
+    session: Session, reader: RunningLines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running, "_SEARCHED_ROWS", 1)
+    parts = reader.search(b"a", ALL, first_line=0)
+    assert [line.line_no for line in next(parts).lines] == [0]
+    files.delete_results(session, Batch.id == reader.batch_id, by="key")
+    session.commit()
+    for call in (lambda: next(parts), lambda: reader.page(ALL, first_line=0, limit=5), lambda: reader.find(0)):
+        with pytest.raises(GoneError) as caught:
+            call()
+        assert caught.value.code == "results_deleted"
+
+
+def test_a_search_does_not_end_as_if_whole_where_the_results_have_expired(
+    session: Session, reader: RunningLines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running, "_SEARCHED_ROWS", 1)
+    parts = reader.search(b"a", ALL, first_line=0)
+    next(parts)
+    session.execute(text("DELETE FROM result WHERE batch_id = :batch_id"), {"batch_id": reader.batch_id})
+    session.commit()
+    monkeypatch.setattr(running, "has_partition", lambda _session, _day: False)
+    with pytest.raises(GoneError) as caught:
+        list(parts)
+    assert caught.value.code == "results_expired"
 
 
 def refused(batch_id: str, line_no: int, *, code: object, more: object = None) -> LineResult:

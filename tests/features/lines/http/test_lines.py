@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 from features.lines.content import Shown, shown
 from features.lines.reader import FoundLine
 from features.lines.searching import Hits
-from jobs.errors import ServiceError
+from jobs.errors import GoneError, ServiceError
 from jobs.files import line_index_key
 from jobs.tables import File
 from tests.api.worker import run, validate
@@ -227,18 +227,22 @@ def test_a_bad_value_is_refused(api: httpx.Client, batch: Batch, path: str) -> N
     assert api.get(f"/batches/{batch.id}{path}").status_code == 400
 
 
-def test_a_search_that_a_failing_store_ends_says_so_in_its_last_row(
-    api: httpx.Client, batch: Batch, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [(ServiceError("away"), "service_unavailable"), (GoneError("gone", code="results_deleted"), "results_deleted")],
+)
+def test_a_search_that_cannot_go_on_says_so_in_its_last_row(
+    api: httpx.Client, batch: Batch, monkeypatch: pytest.MonkeyPatch, *, error: Exception, code: str
 ) -> None:
     def search_once(*_: Any, **__: Any) -> Iterator[Hits]:
         yield Hits(lines=(), next_line=3, num_bytes=5, has_more=False)
-        raise ServiceError("away")
+        raise error
 
     monkeypatch.setattr("features.lines.http.lines.search", search_once)
     monkeypatch.setattr("features.lines.http.lines._PROGRESS_SECONDS", -1)
     progress, end = rows(api.get(f"/batches/{batch.id}/lines/grep", params={"text": "x"}))
     assert (progress["progress"]["next_after"], progress["progress"]["has_ended"]) == (3, False)
-    assert (end["error"]["code"], end["progress"], end["hit"]) == ("service_unavailable", None, None)
+    assert (end["error"]["code"], end["progress"], end["hit"]) == (code, None, None)
 
 
 def test_a_search_that_takes_too_long_ends_and_can_be_continued(
