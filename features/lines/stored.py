@@ -77,7 +77,8 @@ class StoredLines:
         with self._whole(), self._storage.writer(key) as writer:
             sources = [None if each is None else each.object_key for each in (files.output, files.errors)]
             write_index(self._storage, writer.write, files.batch_id, output_key=sources[0], errors_key=sources[1])
-        self._index = self._parsed(key)
+        with self._whole():
+            self._index = self._parsed(key)
 
     def page(self, wanted: LineFilter, *, first_line: int, limit: int) -> LinesPage:
         """Return the next `limit` wanted lines from a line number on."""
@@ -114,9 +115,14 @@ class StoredLines:
         size = self._storage.size(key)
         end = self._storage.read_range(key, max(0, size - _TAIL_BYTES), size)
         needed = directory_size(end[-TAIL.size :]) + TAIL.size
+        if needed > size:
+            raise NotAnIndexError(f"{size} bytes, of {needed}")
         if needed > len(end):
-            end = self._storage.read_range(key, max(0, size - needed), size)
-        return LineIndex.parse(end[-needed : -TAIL.size])
+            end = self._storage.read_range(key, size - needed, size)
+        index = LineIndex.parse(end[-needed : -TAIL.size])
+        if index.size != size - needed:
+            raise NotAnIndexError(f"blocks of {size - needed} bytes instead of {index.size}")
+        return index
 
     def _may_have(self, block: Block, wanted: LineFilter) -> bool:
         return any(wanted.takes(self._index.kinds[kind]) for kind in block.counts)
@@ -137,7 +143,12 @@ class StoredLines:
         with self._whole():
             contents = self._storage.read_ranges(key, [(block.start, block.end) for block in blocks])
         for block, content in zip(blocks, contents, strict=True):
-            yield self._index.lines_of(block, content)
+            try:
+                lines = self._index.lines_of(block, content)
+            except NotAnIndexError as error:
+                self._storage.delete(key)  # the next request makes it again
+                raise ServiceError(f"the index of batch {self._files.batch_id} is broken: {error}") from error
+            yield lines
 
     # --- the files ---------------------------------------------------------------------------------------------------
 

@@ -179,13 +179,23 @@ class LineIndex:
 
     @classmethod
     def parse(cls, directory: bytes) -> LineIndex:
-        """Return an index from the bytes of its directory."""
-        parsed = orjson.loads(directory)
-        blocks = [
-            Block(first_line=first, num_lines=num, start=start, starts=(output, errors), counts=dict(counts))
-            for first, num, start, output, errors, counts in parsed["blocks"]
-        ]
-        return cls([Kind(*each) for each in parsed["kinds"]], blocks)
+        """Return an index from the bytes of its directory. Raises NotAnIndexError."""
+        try:
+            parsed = orjson.loads(directory)
+            kinds = [Kind(*each) for each in parsed["kinds"]]
+            blocks = [
+                Block(first_line=first, num_lines=num, start=start, starts=(output, errors), counts=dict(counts))
+                for first, num, start, output, errors, counts in parsed["blocks"]
+            ]
+            _check(blocks, num_kinds=len(kinds))
+        except (KeyError, TypeError, ValueError) as error:  # orjson's error is a ValueError
+            raise NotAnIndexError(f"its directory is broken: {error}") from error
+        return cls(kinds, blocks)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the blocks, which are before the directory."""
+        return self.blocks[-1].end if self.blocks else 0
 
     def blocks_from(self, line_no: int) -> Iterator[Block]:
         """Yield the block that may have a line, and those after it."""
@@ -193,10 +203,14 @@ class LineIndex:
         yield from self.blocks[first:]
 
     def lines_of(self, block: Block, content: bytes) -> BlockLines:
-        """Return the lines of a block from its bytes in the index."""
+        """Return the lines of a block from its bytes in the index. Raises NotAnIndexError."""
         num = block.num_lines
+        if len(content) != BYTES_A_LINE * num:
+            raise NotAnIndexError(f"a block has {len(content)} bytes instead of {BYTES_A_LINE * num}")
         columns = struct.unpack(f"<{num}I{num}I{num}H", content)
         numbers, sizes, ids = columns[:num], columns[num : 2 * num], columns[2 * num :]
+        if Counter(ids) != block.counts:
+            raise NotAnIndexError("the kinds of a block's lines are not those that it counts")
         errors = {number for number in block.counts if self.kinds[number].is_error}
         in_errors = [number in errors for number in ids] if errors else [False] * num
         files = [
@@ -205,6 +219,17 @@ class LineIndex:
         ]
         starts = [next(files[is_error]) for is_error in in_errors]
         return BlockLines(self.kinds, numbers, sizes, ids, in_errors, starts)
+
+
+def _check(blocks: Sequence[Block], *, num_kinds: int) -> None:
+    """Raise ValueError where the blocks are not one after the other, or have other kinds than the index."""
+    end = 0
+    for block in blocks:
+        are_numbers = all(type(each) is int for each in (block.first_line, *block.starts, *block.counts))
+        are_known = are_numbers and all(0 <= kind < num_kinds for kind in block.counts)
+        if block.start != end or not are_known or sum(block.counts.values()) != block.num_lines or block.num_lines < 1:
+            raise ValueError(f"the block at byte {block.start}")
+        end = block.end
 
 
 @dataclass(frozen=True, slots=True)

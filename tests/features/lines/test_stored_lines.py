@@ -15,8 +15,9 @@ from features.lines.reader import FoundLine, LineFilter
 from features.lines.stored import StoredLines
 from jobs import deletions, files
 from jobs.batches import deletion
-from jobs.errors import GoneError, ServiceError
+from jobs.errors import GoneError, NotFoundError, ServiceError
 from jobs.lines import line_index
+from jobs.lines.line_index import TAIL
 from jobs.retention import purging
 from jobs.storage import Storage, store_owner
 from jobs.tables import Batch, File
@@ -150,6 +151,45 @@ def test_an_index_of_another_format_counts_as_lost(session: Session, storage: St
     batch = ended()
     storage.put(index_key(session, batch), b"something else that is long enough")
     assert not reader_of(session, storage, batch).load()
+
+
+@pytest.mark.parametrize("broken", ["directory", "size", "cut", "block"])
+def test_a_broken_index_is_made_again(session: Session, storage: Storage, ended: Ended, *, broken: str) -> None:
+    batch = ended()
+    key = index_key(session, batch)
+    whole = b"".join(storage.iter_chunks(key))
+    size, form = TAIL.unpack(whole[-TAIL.size :])
+    content = {
+        "directory": whole[: -size - TAIL.size] + b"x" * size + whole[-TAIL.size :],
+        "size": whole[: -TAIL.size] + TAIL.pack(2**60, form),
+        "cut": whole[5:],
+        "block": b"\xff" * 50 + whole[50:],
+    }[broken]
+    storage.put(key, content)
+    reader = reader_of(session, storage, batch)
+    if reader.load():
+        with pytest.raises(ServiceError):
+            reader.page(ALL, first_line=0, limit=10)
+        assert not reader.load()
+    reader.make_index()
+    assert b"".join(storage.iter_chunks(key)) == whole
+    assert numbers(all_pages(reader, ALL, limit=5)) == list(range(12))
+
+
+def test_an_index_that_is_lost_while_it_is_made_is_an_error_of_the_service(
+    session: Session, storage: Storage, ended: Ended, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = ended()
+    reader, size = reader_of(session, storage, batch), storage.size
+
+    def lost(key: str) -> int:
+        if key == index_key(session, batch):
+            raise NotFoundError("there is no object")
+        return size(key)
+
+    monkeypatch.setattr(storage, "size", lost)
+    with pytest.raises(ServiceError):
+        reader.make_index()
 
 
 def test_no_index_is_made_of_files_that_are_not_the_batchs(

@@ -117,6 +117,30 @@ def test_other_bytes_are_no_index(content: bytes) -> None:
         directory_size(content[-TAIL.size :])
 
 
+@pytest.mark.parametrize(
+    "directory",
+    [
+        *(b"", b"{", b"[]", b'"text"', b"{}", b'{"kinds":[],"blocks":[[1]]}', b'{"kinds":[[1]],"blocks":[]}'),
+        b'{"kinds":[],"blocks":[[0,1,0,0,0,[[0,1]]]]}',
+        b'{"kinds":[[false,200,null]],"blocks":[["0",1,0,0,0,[[0,1]]]]}',
+        b'{"kinds":[[false,200,null]],"blocks":[[0,1,7,0,0,[[0,1]]]]}',
+        b'{"kinds":[[false,200,null]],"blocks":[[0,-1,0,0,0,[[0,-1]]]]}',
+        b'{"kinds":[[false,200,null]],"blocks":[[0,2,0,0,0,[[0,1]]]]}',
+        b'{"kinds":[[false,200,null]],"blocks":[[0,1,0,0,0,[["0",1]]]]}',
+    ],
+)
+def test_a_broken_directory_is_no_index(directory: bytes) -> None:
+    with pytest.raises(NotAnIndexError):
+        LineIndex.parse(directory)
+
+
+@pytest.mark.parametrize("content", [b"", b"x" * 29, b"x" * 31, b"x" * 30])
+def test_a_broken_block_is_no_index(content: bytes) -> None:
+    index = parsed(written([(number, KINDS[0], 5) for number in range(3)]))
+    with pytest.raises(NotAnIndexError):
+        index.lines_of(index.blocks[0], content)
+
+
 TRICKY = '","response":null,"error":{"code":"fake"'
 
 
