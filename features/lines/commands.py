@@ -15,6 +15,7 @@ from cli.table import escaped, print_fields, print_table
 from jobs.errors import InputError, ServiceError
 
 _PAGE = 200
+_LIMIT = 50
 _HEADER = ("number", "custom_id", "status", "code", "excerpt")
 _SHOWN_EXCERPT = 100
 
@@ -27,8 +28,8 @@ def lines(
     status: Annotated[
         int | None, typer.Option(min=100, max=599, help="Only lines whose response has this status.")
     ] = None,
-    after: Annotated[int, typer.Option(min=0, help="Only lines after this number.")] = 0,
-    limit: Annotated[int, typer.Option(min=1, help="Number of lines.")] = 50,
+    after: Annotated[int | None, typer.Option(min=0, help="Only lines after this number. [default: 0]")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Number of lines. [default: 50]")] = None,
     number: Annotated[int | None, typer.Option(min=1, help="One line: its result beside its request.")] = None,
     grep: Annotated[
         str | None, typer.Option(metavar="TEXT", help="Only lines whose custom_id, answer or error contains it.")
@@ -36,16 +37,16 @@ def lines(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON; with --grep an object a line.")] = False,
 ) -> None:
     """Show lines that have a result, in the order of the input; of a running batch, those finished so far."""
-    wanted = {"failed": failed, "code": code, "status": status, "after": after or None}
-    path = f"/batches/{batch_id}/lines"
+    wanted = {"failed": failed, "code": code, "status": status, "after": after}
+    path, most = f"/batches/{batch_id}/lines", _LIMIT if limit is None else limit
     with server() as calls:
         if number is not None:
-            _require_alone(wanted | {"grep": grep})
+            _require_alone(wanted | {"limit": limit, "grep": grep})
             _print_one(calls.get(f"{path}/{number}"), as_json=as_json)
         elif grep is not None:
-            _search(calls, path, {**wanted, "text": grep}, limit=limit, as_json=as_json)
+            _search(calls, path, {**wanted, "text": grep}, limit=most, as_json=as_json)
         else:
-            _list(calls, path, wanted, limit=limit, as_json=as_json)
+            _list(calls, path, wanted, limit=most, as_json=as_json)
 
 
 def _require_alone(others: Mapping[str, object]) -> None:

@@ -71,6 +71,11 @@ def test_one_line_is_shown_beside_its_request(service: Service, batch_id: str) -
     assert '"prompt": "Why?"' in shown
     with pytest.raises(InputError, match="--failed and --grep"):
         service.run("batch", "lines", batch_id, "--number", "3", "--failed", "--grep", "x")
+    for limit in ("1", "50"):
+        with pytest.raises(InputError, match="--limit"):
+            service.run("batch", "lines", batch_id, "--number", "3", "--limit", limit)
+    with pytest.raises(InputError, match="--after"):
+        service.run("batch", "lines", batch_id, "--number", "3", "--after", "0")
 
 
 def test_a_search_prints_hits_as_rows_or_objects(service: Service, batch_id: str) -> None:
