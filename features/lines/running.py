@@ -181,10 +181,15 @@ _WANTED = text(f"""
     ORDER BY line_no LIMIT :limit
 """)
 
-_NUMBERED = text(f"""
-    SELECT line_no, is_error, status_code, octet_length(line) AS size,
-        substring(line FROM 1 FOR CASE WHEN is_error THEN :whole ELSE :most END) AS content
-    FROM result WHERE {_COUNTED} AND line_no = ANY(:numbers) ORDER BY line_no
+# One look-up by the primary key each: as one condition for all, Postgres may go through all results of the batch.
+_NUMBERED = text("""
+    SELECT one.* FROM unnest(CAST(:numbers AS integer[])) WITH ORDINALITY AS wanted (line_no, position)
+    CROSS JOIN LATERAL (
+        SELECT line_no, is_error, status_code, octet_length(line) AS size,
+            substring(line FROM 1 FOR CASE WHEN is_error THEN :whole ELSE :most END) AS content
+        FROM result WHERE batch_day = :day AND batch_id = :batch_id AND line_no = wanted.line_no LIMIT 1
+    ) AS one
+    ORDER BY wanted.position
 """)
 
 _ONE = text(f"""
