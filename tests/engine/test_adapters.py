@@ -99,7 +99,7 @@ def test_a_folder_that_is_replaced_while_it_is_read_is_not_used(
     llm: LLM, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_adapter(tmp_path, base, seed=1)
-    first = adapter_store.read_adapter
+    first = read_adapter
 
     def replaced(folder: Path, model: Any) -> Any:
         files = first(folder, model)

@@ -100,11 +100,14 @@ def _said(paper: SimulatedPaper, other: SimulatedPaper, field: str, rng: random.
     error = rng.choice(errors)
     if error is Error.NULL:
         return Said(stated=None, error=error)
-    if error is Error.OTHER_VALUE:
-        return Said(stated=rng.choice(paper.others_like(field)), error=error)
+    others = [each for each in paper.others_like(field) if true is None or each.value != true.value]
+    if error is Error.OTHER_VALUE and others:
+        return Said(stated=rng.choice(others), error=error)
     if error is Error.CHANGED and true is not None:
         return Said(stated=Stated(value=_changed(true.value, rng), quote=true.quote), error=error)
-    return Said(stated=other.fields[field] or other.others_like(field)[0], error=Error.OTHER_DOCUMENT)
+    elsewhere = [each for each in (other.fields[field], *other.others_like(field)) if each is not None]
+    made_up = next(each for each in elsewhere if true is None or each.value != true.value)
+    return Said(stated=made_up, error=Error.OTHER_DOCUMENT)
 
 
 def _changed(value: Any, rng: random.Random) -> Any:

@@ -42,24 +42,29 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         learned = fit([each.judged for each in known])
         scores = [learned.score(each.judged.features) for each in measured]
-        cells = [str(repeat), *_row(measured, scores)]
+        pairs = zip(scores, measured, strict=True)
+        accepted = [score >= learned.threshold(each.judged.features) for score, each in pairs]
+        cells = [str(repeat), *_row(measured, scores, accepted)]
         print("".join(f"{cell:>{len(name) + 2}}" for cell, name in zip(cells, _HEAD, strict=True)))
         for error in Error:
             print(f"{auroc_of(measured, scores, error):>32.3f}   right values before: {error}")
     return 0
 
 
-_HEAD = ("repeated", "answers", "wrong", "AUROC", "before gold", "automated at 99 %", "of right ones")
+_SHARES = ("could be accepted", "of right ones", "accepted", "right of it")
+_HEAD = ("repeated", "answers", "wrong", "AUROC", "before gold", *_SHARES)
 
 
-def _row(measured: Sequence[Outcome], scores: Sequence[float]) -> list[str]:
+def _row(measured: Sequence[Outcome], scores: Sequence[float], accepted: Sequence[bool]) -> list[str]:
     is_right = [each.judged.is_right for each in measured]
     before = auroc([prior_score(each.judged.features) for each in measured], is_right)
     automated, share_right = share_automated(risk_coverage(scores, is_right)), sum(is_right) / len(is_right)
     own = auroc(scores, is_right)
     assert own is not None and before is not None, "some are right, and some are wrong"  # noqa: PT018
     shares = (f"{automated:.1%}", f"{automated * TARGET / share_right:.1%}")
-    return [str(len(measured)), f"{1 - share_right:.1%}", f"{own:.3f}", f"{before:.3f}", *shares]
+    unseen = [right for right, is_accepted in zip(is_right, accepted, strict=True) if is_accepted]
+    learned = (f"{len(unseen) / len(is_right):.1%}", f"{sum(unseen) / max(1, len(unseen)):.1%}")
+    return [str(len(measured)), f"{1 - share_right:.1%}", f"{own:.3f}", f"{before:.3f}", *shares, *learned]
 
 
 def auroc_of(measured: Sequence[Outcome], scores: Sequence[float], error: Error) -> float:

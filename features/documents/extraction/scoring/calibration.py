@@ -21,7 +21,7 @@ from features.documents.extraction.scoring.captions import CaptionCounts
 from features.documents.extraction.scoring.features import Features
 from features.documents.extraction.scoring.regression import Isotonic, Logistic, fit_isotonic, fit_logistic
 from features.documents.extraction.scoring.score import HIGH_FROM, prior_score
-from features.documents.extraction.scoring.vector import NAMES, vector
+from features.documents.extraction.scoring.vector import CAPTION_PLACES, NAMES, caption_numbers, vector
 
 MIN_GOLD = 30
 """Minimum number of gold values; with fewer a part keeps the score from before gold."""
@@ -33,6 +33,8 @@ _FOLDS = 5
 _DIVISIONS = 4
 """Number of ways to divide documents into folds. The wrong values at 99 % right are a handful, so their ranks and the
 threshold depend on which documents one division leaves out of the fit."""
+_MOST_CAPTIONS = 5000
+"""Kept in a calibration, the commonest."""
 _ROUNDING = 1e-12
 _OF_ORDER = 0.001
 """Share of a score that keeps the order of values with equal pooled scores."""
@@ -64,7 +66,7 @@ class Part:
         """Return a score for each."""
         if self.logistic is None:
             return np.array([prior_score(each) for each in features])
-        scores = self.logistic.predict(_vectors(features, [captions] * len(features)))
+        scores = self.logistic.predict(_vectors(features, captions))
         return scores if self.isotonic is None else _in_order(self.isotonic.predict(scores), scores)
 
 
@@ -120,9 +122,8 @@ def fit(judged: Sequence[Judged], *, target: float = TARGET) -> Calibration:
     """Fit values and nulls separately; with too little gold a part keeps its prior score and HIGH_FROM."""
     values = [each for each in judged if not each.features.is_null]
     nulls = [each for each in judged if each.features.is_null]
-    captions = _Captions(values)
     return Calibration(
-        values=_fit_part(values, target, captions), nulls=_fit_part(nulls, target, captions), captions=captions.all
+        values=_fit_part(values, target, values), nulls=_fit_part(nulls, target, values), captions=_shared(values)
     )
 
 
@@ -140,53 +141,84 @@ def threshold_for(scores: Sequence[float], is_right: Sequence[bool], target: flo
     return float(ordered[enough[-1]]) if len(enough) else 1.01
 
 
+def _shared(values: Sequence[Judged]) -> CaptionCounts:
+    """Return the commonest captions that several documents have: one document's words are its own matter."""
+    documents: dict[str, set[str]] = {}
+    for each in values:
+        if each.features.caption is not None:
+            documents.setdefault(each.features.caption, set()).add(each.document)
+    several = [caption for caption, owners in documents.items() if len(owners) > 1]
+    kept = set(sorted(several, key=lambda caption: -len(documents[caption]))[:_MOST_CAPTIONS])
+    return CaptionCounts.of((each.features.caption, each.is_right) for each in values if each.features.caption in kept)
+
+
 class _Captions:
-    """The captions of gold, for each document those of the others: its own would give the answers away."""
+    """The captions of gold without those of some folds: counts of a value's own fold would give its label away."""
 
-    def __init__(self, values: Sequence[Judged]) -> None:
-        self.all = CaptionCounts.of((each.features.caption, each.is_right) for each in values)
-        by_document: dict[str, list[tuple[str | None, bool]]] = {}
-        for each in values:
-            by_document.setdefault(each.document, []).append((each.features.caption, each.is_right))
-        self._own = {document: CaptionCounts.of(own) for document, own in by_document.items()}
+    def __init__(self, values: Sequence[Judged], division: int) -> None:
+        self._folds = [
+            CaptionCounts.of(
+                (each.features.caption, each.is_right) for each in values if _fold(each.document, division) == fold
+            )
+            for fold in range(_FOLDS)
+        ]
+        self._without: dict[frozenset[int], CaptionCounts] = {}
 
-    def without(self, document: str) -> CaptionCounts:
-        """Return the captions of the other documents."""
-        own = self._own.get(document)
-        return self.all if own is None else self.all.without(own)
+    def without(self, *folds: int) -> CaptionCounts:
+        """Return the captions of the other folds."""
+        key = frozenset(folds)
+        if key not in self._without:
+            others = [counts for fold, counts in enumerate(self._folds) if fold not in key]
+            self._without[key] = CaptionCounts.sum_of(others)
+        return self._without[key]
 
 
-def _fit_part(judged: Sequence[Judged], target: float, captions: _Captions) -> Part:
+class _Vectors:
+    """The vectors of judged values in one division of documents into folds."""
+
+    def __init__(self, judged: Sequence[Judged], values: Sequence[Judged], division: int) -> None:
+        self._features = [each.features for each in judged]
+        self._captions = _Captions(values, division)
+        self.folds = np.array([_fold(each.document, division) for each in judged])
+        self._plain = _vectors(self._features, CaptionCounts())
+
+    def all(self, *, without: int | None = None) -> Vectors:
+        """Return a vector of each value, with captions of other folds than its own and `without`."""
+        out = self._plain.copy()
+        for row, (features, fold) in enumerate(zip(self._features, self.folds.tolist(), strict=True)):
+            captions = self._captions.without(fold, fold if without is None else without)
+            out[row, CAPTION_PLACES] = caption_numbers(features, captions)
+        return out
+
+
+def _fold(document: str, division: int) -> int:
+    return zlib.crc32(f"{division}{document}".encode()) % _FOLDS
+
+
+def _fit_part(judged: Sequence[Judged], target: float, values: Sequence[Judged]) -> Part:
     wrong = sum(not each.is_right for each in judged)
     if len(judged) < MIN_GOLD or wrong < MIN_WRONG or wrong > len(judged) - MIN_WRONG:
         return Part(num_gold=len(judged))
     is_right = np.array([each.is_right for each in judged], dtype=np.float64)
-    vectors = _vectors([each.features for each in judged], [captions.without(each.document) for each in judged])
-    unseen = _unseen_scores(vectors, is_right, [each.document for each in judged])
+    divisions = [_Vectors(judged, values, division) for division in range(_DIVISIONS)]
+    unseen = np.mean([_by_other_folds(division, is_right) for division in divisions], axis=0)
     isotonic = fit_isotonic(unseen, is_right) if len(judged) >= ISOTONIC_FROM else None
     scores = unseen if isotonic is None else _in_order(isotonic.predict(unseen), unseen)
     return Part(
         num_gold=len(judged),
-        logistic=fit_logistic(vectors, is_right),
+        logistic=fit_logistic(divisions[0].all(), is_right),
         isotonic=isotonic,
         threshold=threshold_for(scores.tolist(), [each.is_right for each in judged], target),
     )
 
 
-def _unseen_scores(vectors: Vectors, is_right: Vectors, documents: Sequence[str]) -> Vectors:
-    """Return for each value its mean score from fits on other documents, one fit for each division into folds."""
-    divisions = [
-        np.array([zlib.crc32(f"{number}{document}".encode()) % _FOLDS for document in documents])
-        for number in range(_DIVISIONS)
-    ]
-    return np.mean([_by_other_folds(vectors, is_right, folds) for folds in divisions], axis=0)  # type: ignore[no-any-return]
-
-
-def _by_other_folds(vectors: Vectors, is_right: Vectors, folds: npt.NDArray[np.int64]) -> Vectors:
+def _by_other_folds(division: _Vectors, is_right: Vectors) -> Vectors:
+    """Return for each value its score from a fit on the documents of other folds."""
     scores = np.full(len(is_right), is_right.mean())
     for fold in range(_FOLDS):
-        inside = folds == fold
+        inside = division.folds == fold
         if inside.any() and not inside.all():
+            vectors = division.all(without=fold)
             scores[inside] = fit_logistic(vectors[~inside], is_right[~inside]).predict(vectors[inside])
     return scores
 
@@ -196,15 +228,17 @@ def _in_order(pooled: Vectors, scores: Vectors) -> Vectors:
     return pooled + _OF_ORDER * (scores - pooled)
 
 
-def _vectors(features: Sequence[Features], captions: Sequence[CaptionCounts]) -> Vectors:
-    rows = [vector(each, own) for each, own in zip(features, captions, strict=True)]
-    return np.array(rows, dtype=np.float64).reshape(len(features), len(NAMES))
+def _vectors(features: Sequence[Features], captions: CaptionCounts) -> Vectors:
+    return np.array([vector(each, captions) for each in features], dtype=np.float64).reshape(len(features), len(NAMES))
 
 
-def _captions_of(content: dict[str, Any]) -> CaptionCounts:
+def _captions_of(content: Any) -> CaptionCounts:
     """Return counts of captions. Raises TypeError or ValueError for invalid content."""
-    counts = [{str(name): int(count) for name, count in content.get(side, {}).items()} for side in ("right", "wrong")]
-    return CaptionCounts(*counts)
+    sides = [content.get(side, {}) if isinstance(content, dict) else None for side in ("right", "wrong")]
+    for side in sides:
+        if not isinstance(side, dict) or any(type(count) is not int or count < 0 for count in side.values()):
+            raise ValueError("captions have no counts")
+    return CaptionCounts(*sides)
 
 
 def _part_of(content: dict[str, Any], names: Sequence[str]) -> Part:

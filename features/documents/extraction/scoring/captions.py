@@ -24,6 +24,9 @@ _MOST_LINES, _MOST_CHARACTERS = 400, 400
 """Limits of the search for values: lines of a text, and the length of a line."""
 _MOST_WORDS, _LEAST_LETTERS = 4, 2
 """Limits of a caption: text with more words is a sentence."""
+_MOST_LETTERS = 60
+_DRAWN = 2.0
+"""Values by which a share is drawn to a half."""
 _LEAST_COLUMNS = 3
 """Of a row whose captions stand in a row above; a row of two is a caption and its value."""
 _WORD = re.compile(r"[^\W\d_]+")
@@ -63,20 +66,39 @@ class Captions:
         for line in range(min(len(self._starts), _MOST_LINES)):
             for place, cell in enumerate(self._cells_of(line)):
                 before = bisect_left(starts, cell.end)
-                if before and ends[before - 1] > cell.start:
+                if (before and ends[before - 1] > cell.start) or self._is_caption(line, place):
                     continue
                 if (caption := self._caption(line, place, cell.start)) is not None:
                     found.append(Unclaimed(caption, _kinds_of(self._text[cell.start : cell.end])))
         return found
 
     def _caption(self, line: int, place: int, start: int) -> str | None:
-        heads = self._heads_of(line)
+        heads, cells = self._heads_of(line), self._cells_of(line)
         if heads is not None:
             return heads[place]
-        before = self._text[self._starts[line] : start]
+        before = self._text[cells[place].start : start]
         if _WORD.search(before):
             return _plain(before)
-        return _plain(self._line(line - 1)) if line else None
+        if place:
+            return self._plain_cell(cells[place - 1])
+        above = self._cells_of(line - 1) if line else []
+        return self._plain_cell(above[0]) if len(above) == 1 else None
+
+    def _plain_cell(self, cell: Span) -> str | None:
+        """Return the caption that a cell is; None for one with digits, which is a value."""
+        words = self._text[cell.start : cell.end]
+        return None if any(map(str.isdigit, words)) else _plain(words)
+
+    def _is_caption(self, line: int, place: int) -> bool:
+        """Return whether a cell is the caption of the next one, or the head of a column."""
+        cells = self._cells_of(line)
+        if self._plain_cell(cells[place]) is None:
+            return False
+        if len(cells) >= _LEAST_COLUMNS and self._own_heads(line) is not None:
+            return True
+        return place + 1 < len(cells) or (
+            len(cells) == 1 and line + 1 < len(self._starts) and bool(self._line(line + 1).strip())
+        )
 
     def _line(self, line: int) -> str:
         """Return a line; empty for one that is too long for captions."""
@@ -122,7 +144,7 @@ def _kinds_of(value: str) -> frozenset[Kind]:
 def _plain(caption: str) -> str | None:
     """Return a caption in lower case without punctuation; None for a sentence, or less than two letters."""
     words = _WORD.findall(caption.casefold())
-    is_caption = words and len(words) <= _MOST_WORDS and sum(map(len, words)) >= _LEAST_LETTERS
+    is_caption = words and len(words) <= _MOST_WORDS and _LEAST_LETTERS <= sum(map(len, words)) <= _MOST_LETTERS
     return " ".join(words) if is_caption else None
 
 
@@ -142,14 +164,17 @@ class CaptionCounts:
                 counts[is_right][caption] += 1
         return cls(dict(counts[True]), dict(counts[False]))
 
-    def without(self, others: CaptionCounts) -> CaptionCounts:
-        """Return the counts of the other documents only."""
-        return CaptionCounts(
-            {caption: count - others.right.get(caption, 0) for caption, count in self.right.items()},
-            {caption: count - others.wrong.get(caption, 0) for caption, count in self.wrong.items()},
-        )
+    @classmethod
+    def sum_of(cls, counts: Iterable[CaptionCounts]) -> CaptionCounts:
+        """Return the sum of several counts."""
+        right: Counter[str] = Counter()
+        wrong: Counter[str] = Counter()
+        for each in counts:
+            right.update(each.right)
+            wrong.update(each.wrong)
+        return cls(dict(right), dict(wrong))
 
     def share(self, caption: str | None) -> float | None:
         """Return the share of right values among those with a caption, drawn to a half; None if there are none."""
         right, wrong = self.right.get(caption or "", 0), self.wrong.get(caption or "", 0)
-        return (right + 0.5) / (right + wrong + 1) if right + wrong else None
+        return (right + _DRAWN / 2) / (right + wrong + _DRAWN) if right + wrong else None

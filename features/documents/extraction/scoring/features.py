@@ -67,7 +67,7 @@ class Features:
     unclaimed: tuple[str, ...] = ()
     """For null, its field and the words before each value of its kind that no field has."""
     label_unclaimed: bool | None = None
-    """For null, whether words of its field stand before one of these; None where the document has them nowhere."""
+    """For null, whether words of its field stand before one of these; None without any."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the known features, as a record keeps them for calibration."""
@@ -152,14 +152,14 @@ def _caption(entry: Merged, captions: Captions) -> str | None:
     if entry.value is None or not spans or ITEM in entry.leaf.path:
         return None
     words = captions.before(spans[0])
-    return None if words is None else f"{entry.leaf.name}: {words}"
+    return None if words is None else f"{'.'.join(entry.leaf.path)}: {words}"
 
 
 def _unclaimed(entry: Merged, free: Sequence[Unclaimed]) -> tuple[str, ...]:
     if ITEM in entry.leaf.path or not entry.leaf.ground:
         return ()
     found = dict.fromkeys(each.caption for each in free if entry.leaf.kind in each.kinds)
-    return tuple(f"{entry.leaf.name}: {caption}" for caption in islice(found, MOST_UNCLAIMED))
+    return tuple(f"{'.'.join(entry.leaf.path)}: {caption}" for caption in islice(found, MOST_UNCLAIMED))
 
 
 def _status_of_null(entry: Merged) -> Status | None:

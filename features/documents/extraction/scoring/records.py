@@ -57,6 +57,7 @@ def done_record(
     against = violations(schema, fields)
     evidence = []
     claims = [(entry, entry.candidates[0].spans) for entry in merged if entry.value is not None]
+    of_fields = [(entry.place, span) for entry, spans in claims if ITEM not in entry.leaf.path for span in spans]
     captions = Captions(document.text)
     free = captions.unclaimed(span for _, spans in claims for span in spans)
     for entry, left_out in (*_as_said(merged, missing), *_left_out(schema, fields, merged, missing)):
@@ -70,12 +71,7 @@ def done_record(
             covered=behind,
             ocr_scores=ocr_scores(spans, document),
             retrieval_rank=_rank(spans[0].start, retrieval_ranks) if spans and retrieval_ranks else None,
-            claimed=[
-                span
-                for other, own in claims
-                if other.place != entry.place and ITEM not in other.leaf.path
-                for span in own
-            ],
+            claimed=() if ITEM in entry.leaf.path else [span for place, span in of_fields if place != entry.place],
             captions=captions,
             free=free,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from features.documents.extraction.fields.writing import Meaning
 from features.documents.extraction.grounding.spans import Status
@@ -24,6 +25,8 @@ NAMES = (
 )
 """In the order of a vector."""
 
+CAPTION_PLACES = [NAMES.index(name) for name in ("has_caption", "caption_share", "unclaimed_share")]
+"""Where a vector has the numbers of `caption_numbers`."""
 _LEAST_LOGPROB = -10.0
 _MOST_MARGIN = 10.0
 _MOST_RIVALS = 2
@@ -31,13 +34,12 @@ _MOST_RIVALS = 2
 
 def vector(features: Features, captions: CaptionCounts = CaptionCounts()) -> list[float]:  # noqa: B008 - it is frozen
     """Return the numbers in the order of NAMES; `captions` are those of gold, of other documents than this value's."""
-    share = captions.share(features.caption)
-    unclaimed = [captions.share(each) or 0.0 for each in features.unclaimed]
+    has_caption, caption_share, unclaimed_share = caption_numbers(features, captions)
     logprobs = features.logprobs
     chance = 1.0 if features.covered_chance is None else features.covered_chance
     margin = 0.0 if logprobs is None or logprobs.margin is None else logprobs.margin
     return [
-        prior_log_odds(features),
+        prior_log_odds(replace(features, shares_place=None, label_unclaimed=None)),  # they have columns of their own
         *(float(features.status is status) for status in (Status.EXACT, Status.NORMALISED, Status.FUZZY, Status.NONE)),
         features.likeness,
         float(features.stands_in_quote is True),
@@ -66,8 +68,15 @@ def vector(features: Features, captions: CaptionCounts = CaptionCounts()) -> lis
         float(features.meaning is Meaning.OPEN),
         float(features.meaning is Meaning.CONTRADICTED),
         float(features.shares_place is True),
-        float(share is not None),
-        0.0 if share is None else share,
+        has_caption,
+        caption_share,
         float(features.label_unclaimed is True),
-        max(unclaimed, default=0.0),
+        unclaimed_share,
     ]
+
+
+def caption_numbers(features: Features, captions: CaptionCounts) -> list[float]:
+    """Return the numbers that depend on the captions of gold, in the order of CAPTION_PLACES."""
+    share = captions.share(features.caption)
+    unclaimed = [captions.share(each) or 0.0 for each in features.unclaimed]
+    return [float(share is not None), 0.0 if share is None else share, max(unclaimed, default=0.0)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -129,10 +130,35 @@ def test_captions_of_gold_speak_for_and_against_values_of_other_documents() -> N
     assert Calibration.from_json(learned.to_json()) == learned
 
 
-def test_a_caption_that_one_document_alone_has_says_nothing_of_it() -> None:
+@pytest.mark.parametrize("share", [0.7, 0.9])
+def test_a_caption_that_right_and_wrong_values_have_alike_accepts_nothing(share: float) -> None:
+    """Counts that a value's own label is in, or left out of, would tell it."""
+    rng = random.Random(1)
+    gold = [
+        Judged(features=sure(caption="total: due"), is_right=rng.random() < share, document=str(number))
+        for number in range(300)
+    ]
+    assert fit(gold).values.threshold > 1
+
+
+def test_a_calibration_keeps_no_words_of_one_document() -> None:
     learned = fit(captioned(lambda number: f"total: {number}"))
-    right, wrong = (learned.score(sure(caption=f"total: {number}")) for number in (1, 2))
-    assert right == pytest.approx(wrong, abs=0.2)
+    assert (learned.captions.right, learned.captions.wrong) == ({}, {})
+
+
+@pytest.mark.parametrize("captions", [None, [], {"right": []}, {"right": {"a": -1}}, {"wrong": {"a": True}}])
+def test_captions_that_are_no_counts_are_refused(captions: object) -> None:
+    stored = json.loads(fit(judged(300)).to_json()) | {"captions": captions}
+    with pytest.raises(ExtractionError):
+        Calibration.from_json(json.dumps(stored))
+
+
+def test_a_calibration_of_before_captions_scores_as_it_did() -> None:
+    learned = fit(judged(300))
+    stored = json.loads(learned.to_json())
+    del stored["captions"]
+    again = Calibration.from_json(json.dumps(stored))
+    assert again.score(sure(shares_place=True)) == learned.score(sure(shares_place=True))
 
 
 def test_only_the_violations_of_a_value_are_its_own() -> None:
