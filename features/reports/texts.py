@@ -1,6 +1,6 @@
 """A report as lines of text, from its object in the API: for a terminal, a mail and a chat. Pure.
 
-The lines hold counts, names and ids: no text of a row or of an answer.
+The lines hold counts, names and ids, and no text of a row or of an answer unless `why` has one.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ def title(report: Mapping[str, Any]) -> str:
     return f"{report['pipeline']} {report['day']}: {', '.join(parts)}"
 
 
-def lines(report: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the report, without its title."""
-    yield _status_line(report)
+def lines(report: Mapping[str, Any], *, why: str | None = None) -> Iterator[str]:
+    """Yield the report, without its title; `why` says why its runs ended as they did."""
+    yield _status_line(report, why)
     yield f"rows: {report['rows']:,} read, {report['failed']:,} without an answer"
     cost, before = (money(report[name]) for name in ("cost_micros", "cost_micros_day_before"))
     yield f"cost: {cost} {report['currency']}, {counted(report['total_tokens'], 'token')}; the day before {before}"
@@ -50,10 +50,14 @@ def lines(report: Mapping[str, Any]) -> Iterator[str]:
 
 
 def whole(report: Mapping[str, Any], *, site: str) -> Iterator[str]:
-    """Yield the report with its title, and with links where the address of the dashboard is known."""
+    """Yield the report with its title, and with links where the address of the dashboard is known.
+
+    A run's reason may quote a row or an answer, so a command that shows it stands in its place.
+    """
     yield title(report)
     yield ""
-    yield from lines(report)
+    shows_why = f"tokenmill reports show {report['pipeline_id']} --day {report['day']}"
+    yield from lines(report, why=shows_why if report["reason"] else None)
     if site:
         base = site.rstrip("/")
         yield ""
@@ -131,15 +135,14 @@ def end_words(eta: Mapping[str, Any], zone: str) -> str | None:
     return f"{expected:%Y-%m-%d %H:%M %Z} ({' to '.join(f'{bound:{form}}' for bound in bounds)})"
 
 
-def _status_line(report: Mapping[str, Any]) -> str:
+def _status_line(report: Mapping[str, Any], why: str | None) -> str:
     words, zone = STATUS_WORDS[report["status"]], report["time_zone"]
     if report["ended_at"] is not None:
         words += f" at {local_time(report['ended_at'], zone)}"
     runs = f", {report['num_runs']:,} runs" if report["num_runs"] > 1 else ""
     end = end_words(report, zone)
     expected = f", expected to end at {end}" if end is not None else ""
-    because = f": {report['reason']}" if report["reason"] else ""
-    return f"status: {words}{runs}{expected}{because}"
+    return f"status: {words}{runs}{expected}{f'; why: {why}' if why else ''}"
 
 
 def _drifts(report: Mapping[str, Any]) -> list[Mapping[str, Any]]:

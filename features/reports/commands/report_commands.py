@@ -34,7 +34,7 @@ def show(
     if as_json:
         print(json.dumps(report, indent=2))
         return
-    print(*(escaped(line) for line in (title(report), *lines(report))), sep="\n")
+    print(*(escaped(line) for line in (title(report), *lines(report, why=report["reason"]))), sep="\n")
 
 
 @app.command()

@@ -27,6 +27,7 @@ from jobs.ids import new_id
 from jobs.states import EventType
 from jobs.tables import Tenant
 from tests.all_settings import Settings
+from tests.features.reports.fixtures import Days
 
 ANNA = "anna@example.com"
 ALLOWED = {"mail_server": "127.0.0.1:25", "mail_from": "mill@example.com", "mail_domains": "example.com, Example.org"}
@@ -153,6 +154,23 @@ def test_an_event_tells_of_a_report_once_and_reaches_only_those_who_want_it(
     assert (data["id"], data["pipeline_id"], data["day"]) == (due.id, pipeline.id, due.day.isoformat())
     assert (data["status"], data["failed"], data["drifts"]) == ("no_run", 0, 0)
     assert data["text"].startswith(f"nightly {due.day}: no run\n")
+
+
+def test_an_event_tells_no_reason_of_a_run_which_may_quote_an_answer(session: Session, days: Days) -> None:
+    pipeline = days.pipeline
+    wish = EndpointChange(name="hook", url="https://example.com/hook", event_types=(EventType.REPORT_READY,))
+    create_endpoint(session, pipeline.tenant_id, wish, SETTINGS)
+    subscribe(session, pipeline)
+    days.run(_yesterday(session), state="failed", reason="The first: row-1: 'private words' (invalid_type)")
+    make_due(session)
+    [delivery] = session.scalars(select(WebhookDelivery))
+    assert (delivery.event_data["status"], "private words" in str(delivery.event_data)) == ("failed", False)
+
+
+def _yesterday(session: Session) -> datetime:
+    """Return noon of the day before, in UTC."""
+    now = session.scalars(select(func.now())).one().astimezone(UTC)
+    return now.replace(hour=12, minute=0, second=0, microsecond=0) - timedelta(days=1)
 
 
 def test_a_subscription_that_fails_is_due_again_later_and_delays_no_other(session: Session, pipeline: Pipeline) -> None:

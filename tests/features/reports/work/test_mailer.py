@@ -159,6 +159,15 @@ def test_texts_of_failed_rows_are_mailed_only_if_they_are_asked_for(
     assert "x" * 300 not in content
 
 
+@pytest.mark.parametrize("include_rows", [False, True])
+def test_a_runs_reason_which_may_quote_an_answer_is_not_mailed(post: Post, include_rows: bool) -> None:
+    post.days.run(NIGHT, state="failed", reason="1 of 3 rows … The first: row-1: 'private words' (invalid_type)")
+    post.due(include_rows=include_rows)
+    post.mailer().act()
+    [content] = post.inbox.texts
+    assert ("private words" in content, f"tokenmill reports show {post.days.pipeline.id}" in content) == (False, True)
+
+
 def test_a_mail_is_sent_without_texts_of_rows_that_the_store_has_lost(post: Post, failed_rows: None) -> None:
     post.storage.delete("rows")
     post.due(include_rows=True)
