@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,7 +26,12 @@ MOST_FAILED_ROWS = 20
 MOST_CODES = 20
 NOT_RENDERED, OTHER = "not_rendered", "other"
 _MAX_LABEL = 100  # characters
-_CODE = re.compile(r"\(([a-z_]+)\)$", re.ASCII)
+_MAX_NAME = 100
+_MOST_LABEL_CHARACTERS = 5000
+"""Of all fields together; a field beyond has no labels. Reports read the statistics of many steps."""
+_CODE = re.compile(r"[A-Za-z0-9_.-]{1,100}", re.ASCII)
+_OWN_CODE = re.compile(r"\((empty|invalid_json|invalid_type|length)\)$", re.ASCII)
+"""The codes of answers that do not fit; a refusal, too, is between brackets at the end of an error."""
 
 
 @dataclass(slots=True)
@@ -82,8 +88,13 @@ class AnswerStatistics:
         if columns is None:
             self._fields = {TEXT_COLUMN: _Field(labels=None)}
             return
-        known = list(columns.items())[:MOST_FIELDS]
-        self._fields = {name: _Field(labels=_labels_of(column)) for name, column in known}
+        known = [each for each in columns.items() if len(each[0]) <= _MAX_NAME][:MOST_FIELDS]
+        self._fields, left = {}, _MOST_LABEL_CHARACTERS
+        for name, column in known:
+            labels = _labels_of(column)
+            size = sum(map(len, labels or ()))
+            self._fields[name] = _Field(labels=labels if size <= left else None)
+            left -= size if size <= left else 0
 
     def add(self, row: AnsweredRow, answer: Answer) -> None:
         """Count a row with its answer, or its error."""
@@ -106,7 +117,7 @@ class AnswerStatistics:
 
     def _add_failure(self, row: AnsweredRow, error: str) -> None:
         self.num_failed += 1
-        code = NOT_RENDERED if row.row.error is not None else _code_of(error)
+        code = NOT_RENDERED if row.row.error is not None else _code_of(row.line, error)
         self._codes[code if code in self._codes or len(self._codes) < MOST_CODES else OTHER] += 1
         if len(self._failed_rows) < MOST_FAILED_ROWS:
             self._failed_rows.append(row.row.custom_id)
@@ -123,7 +134,18 @@ def _labels_of(column: ColumnType) -> frozenset[str] | None:
     return None if values is None or len(values) > MOST_LABELS else frozenset(map(label_of, values))
 
 
-def _code_of(error: str) -> str:
-    """Return the code at the end of an answer's error, which may quote the answer before it."""
-    code = _CODE.search(error)
-    return OTHER if code is None else code[1]
+def _code_of(line: Mapping[str, Any] | None, error: str) -> str:
+    """Return the code of a line that failed, or of an answer that does not fit, whose error may quote it."""
+    failure = None if line is None else _failure_of(line)
+    if failure is None:
+        own = _OWN_CODE.search(error)
+        return OTHER if own is None else own[1]
+    code = str(failure.get("code"))
+    return code if _CODE.fullmatch(code) else OTHER
+
+
+def _failure_of(line: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return the error of a line of a batch's error file, or of a response; None for an answer."""
+    response = line.get("response") or {}
+    found = line.get("error") or (response.get("body") or {}).get("error") or None
+    return found if isinstance(found, Mapping) else None

@@ -59,6 +59,35 @@ def test_a_label_that_the_schema_does_not_list_and_an_errors_quote_are_not_kept(
     assert "Smith" not in json.dumps(kept)
 
 
+def test_a_refusal_of_one_word_is_no_code() -> None:
+    refusals = [Answer(values={}, error=f"there is no answer ({word})") for word in ("no", "smith")]
+    assert counted(*refusals, Answer(values={}, error="there is no answer (empty)"))["codes"] == {
+        "other": 2,
+        "empty": 1,
+    }
+
+
+@pytest.mark.parametrize(
+    ("code", "kept"), [("engine_failure", "engine_failure"), (400, "400"), ("x" * 101, "other"), ("of Mrs. S", "other")]
+)
+def test_the_code_of_a_failed_line_is_that_of_its_failure(code: Any, kept: str) -> None:
+    failure = {"code": code, "message": "it failed (smith)"}
+    for line in ({"error": failure}, {"response": {"status_code": 400, "body": {"error": failure}}}):
+        statistics = AnswerStatistics(AnswerShape(columns=None, has_thoughts=False))
+        row = AnsweredRow(row=StepRow(custom_id="row-1", values={}, error=None), line=line)
+        statistics.add(row, Answer(values={}, error=f"it failed (smith) ({code})"))
+        assert statistics.stored()["codes"] == {kept: 1}
+
+
+def test_the_size_of_statistics_is_bounded() -> None:
+    labels = [f"{number:02d}{'l' * 98}" for number in range(50)]
+    properties = {f"f{number}": {"enum": labels} for number in range(60)} | {"n" * 101: {"type": "string"}}
+    answers = [dict.fromkeys(properties, label) for label in labels]
+    kept = counted(*answers, schema={"type": "object", "properties": properties})
+    assert len(json.dumps(kept)) < 16_000
+    assert [name for name, one in kept["fields"].items() if "labels" in one] == ["f0"]
+
+
 def test_the_ids_of_the_first_failed_rows_are_kept() -> None:
     kept = counted(*[Answer(values={}, error="cut (length)")] * 30)
     assert (kept["failed"], kept["codes"], len(kept["failed_rows"])) == (30, {"length": 30}, MOST_FAILED_ROWS)
