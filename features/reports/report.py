@@ -102,18 +102,22 @@ class Report:
 
     @property
     def status(self) -> DayStatus:
-        if not self.runs:
+        run = self._deciding
+        if run is None:
             return DayStatus.NO_RUN
-        if any(run.state in _OPEN for run in self.runs):
-            return DayStatus.IN_PROGRESS
-        # A run that was skipped in favour of another says nothing about the day.
-        ran = [run for run in self.runs if run.state != RunState.SKIPPED] or self.runs
-        return DayStatus(ran[-1].state)
+        return DayStatus.IN_PROGRESS if run.state in _OPEN else DayStatus(run.state)
 
     @property
     def reason(self) -> str | None:
-        """Return why the last run that has a reason failed, was skipped or cancelled, or waits."""
-        return next((run.reason for run in reversed(self.runs) if run.reason is not None), None)
+        """Return why the run that decides the status failed, was skipped or cancelled, or waits."""
+        return None if self._deciding is None else self._deciding.reason
+
+    @property
+    def _deciding(self) -> DayRun | None:
+        """Return the run that decides the status: the last open one, else the last one."""
+        # A run that was skipped in favour of another says nothing about the day.
+        ran = [run for run in self.runs if run.state != RunState.SKIPPED] or self.runs
+        return next((run for run in reversed(ran) if run.state in _OPEN), ran[-1] if ran else None)
 
     @property
     def ended_at(self) -> datetime | None:

@@ -80,12 +80,18 @@ class Days:
         step = self.session.get_one(RunStep, (run.id, 0))
         return str(step.batch_id)
 
-    def _batch(self, **columns: Any) -> Batch:
+    def _file(self) -> str:
         tenant_id, file_id = self.pipeline.tenant_id, new_id("file")
-        file = File(id=file_id, tenant_id=tenant_id, purpose="batch", filename="in.jsonl", size_bytes=1)
+        file = File(id=file_id, tenant_id=tenant_id, purpose="batch", filename="lines.jsonl", size_bytes=1)
         file.object_key = f"{tenant_id}/{file_id}"
         self.session.add(file)
         self.session.flush()
+        return file_id
+
+    def _batch(self, **columns: Any) -> Batch:
+        tenant_id, file_id = self.pipeline.tenant_id, self._file()
+        if columns["num_failed"]:
+            columns["error_file_id"] = self._file()
         values: dict[str, Any] = {"endpoint": "/v1/chat/completions", "completion_window": "24h", "state": "completed"}
         values |= {"expires_at": datetime.now(UTC), "fingerprint": new_id("fp"), "input_file_id": file_id}
         batch = Batch(id=new_id("batch"), tenant_id=tenant_id, **values, **columns)

@@ -7,15 +7,16 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import func, select
+from sqlalchemy import func, select, text
 from sqlalchemy.orm import Session
 
-from features.pipelines.tables import Schedule
+from features.pipelines.tables import Run, RunStep, Schedule
 from features.reports.drift import Kind
 from features.reports.reading import read_report
 from features.reports.report import DayStatus, Report, changed_steps
 from features.reports.texts import STATUS_WORDS
 from jobs.errors import NotFoundError
+from jobs.tables import Batch
 from tests.features.reports.fixtures import DEFINITION, Days, stored
 
 DAY = date(2026, 11, 20)
@@ -65,6 +66,65 @@ def test_a_day_has_the_state_of_its_last_run_that_ran(days: Days, states: list[s
     report = read(days)
     assert report.status is status
     assert (report.ended_at is None) is (status in (DayStatus.NO_RUN, DayStatus.IN_PROGRESS))
+
+
+def test_a_days_reason_is_that_of_the_run_which_decides_its_state(days: Days) -> None:
+    days.run(NIGHT, state="failed", reason="the store was away")
+    days.run(NIGHT + timedelta(hours=1))
+    days.run(NIGHT + timedelta(hours=2), state="skipped", reason="another was under way")
+    assert (read(days).status, read(days).reason) == (DayStatus.SUCCEEDED, None)
+    days.run(NIGHT + timedelta(hours=3), state="queued", reason="waits for its store")
+    days.run(NIGHT + timedelta(hours=4), state="failed", reason="it has no rows")
+    assert (read(days).status, read(days).reason) == (DayStatus.IN_PROGRESS, "waits for its store")
+
+
+def test_of_more_runs_than_are_read_the_last_count(days: Days, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("features.reports.reading._MOST_RUNS", 2)
+    for hour in range(4):
+        days.run(NIGHT + timedelta(hours=hour), cost=10**hour, state="failed" if hour == 0 else "succeeded")
+    report = read(days)
+    assert [run.scheduled_for for run in report.runs] == [NIGHT + timedelta(hours=hour) for hour in (2, 3)]
+    assert report.used_tokens == 1100
+
+
+@pytest.mark.parametrize("bound", ["_MOST_STEPS", "_MOST_STATISTICS_BYTES"])
+def test_of_more_statistics_than_are_read_the_last_count(
+    days: Days, monkeypatch: pytest.MonkeyPatch, bound: str
+) -> None:
+    days.quiet(NIGHT)
+    for hour in range(4):
+        days.run(NIGHT + timedelta(hours=hour), statistics=stored(nulls=300 if hour == 3 else 25))
+    monkeypatch.setattr(f"features.reports.reading.{bound}", 1)
+    assert [drift.value for drift in read(days).drifts] == [pytest.approx(0.3)]
+
+
+def test_only_two_definitions_and_no_runs_with_theirs_are_read(days: Days, statements: list[tuple[str, Any]]) -> None:
+    days.quiet(NIGHT)
+    for hour in range(3):
+        days.run(NIGHT + timedelta(hours=hour), definition=DEFINITION | {"name": f"n{hour}"})
+    days.session.expunge_all()
+    statements.clear()
+    read(days)
+    wide = [sql for sql, _ in statements if "run.definition" in sql.split("FROM")[0]]
+    assert len(wide) == 2
+    assert not [sql for sql in wide if "LIMIT" not in sql and "run.id = " not in sql]
+    held = [one for one in days.session.identity_map.values() if isinstance(one, Run | RunStep | Batch)]
+    assert held == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE batch SET deleted_at = now()",
+        "UPDATE file SET deleted_at = now() WHERE id IN (SELECT error_file_id FROM batch)",
+        "UPDATE file SET expires_at = now() WHERE id IN (SELECT input_file_id FROM batch)",
+    ],
+)
+def test_lines_whose_batch_or_files_are_gone_cannot_be_retried(days: Days, change: str) -> None:
+    days.run(NIGHT, statistics=stored(failed=17), failed_lines=15)
+    assert [step.num_retryable for step in read(days).failed_steps] == [15]
+    days.session.execute(text(change))
+    assert [step.num_retryable for step in read(days).failed_steps] == [0]
 
 
 def test_every_status_has_a_word() -> None:
