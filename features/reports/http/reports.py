@@ -12,6 +12,7 @@ from api.fields import StrictModel
 from api.openapi import failures
 from api.services import ServicesDep
 from api.sessions import SessionDep
+from api.spending import ONE_LISTING
 from features.reports.reading import read_report
 from features.reports.schemas import ReportObject
 
@@ -23,7 +24,7 @@ class ReportQuery(StrictModel):
     """In the time zone of the pipeline's first schedule; by default the latest day whose runs were all due."""
 
 
-@router.get("/{pipeline_id}/report", operation_id="retrieveReport")
+@router.get("/{pipeline_id}/report", operation_id="retrieveReport", dependencies=[ONE_LISTING])
 def retrieve(
     pipeline_id: str,
     session: SessionDep,

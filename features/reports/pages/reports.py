@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from datetime import date, timedelta
 from functools import partial
 from typing import Annotated, Any
 
-from fastapi import Query, Request, Response
+from fastapi import Depends, Query, Request, Response
 
 from api.dashboard.rendering import render
 from api.dashboard.routing import page_router
 from api.dashboard.viewer import ReadingDep, ViewerDep
 from api.fields import ObjectId
 from api.services import ServicesDep
+from api.spending import AT_ONCE
 from features.pipelines import definitions
 from features.reports.reading import read_report
 from features.reports.schemas import ReportMeasure, ReportObject
@@ -21,12 +22,21 @@ from features.reports.texts import STATUS_WORDS, ShownMeasure, end_words, local_
 
 router = page_router()
 
+
+async def _hold_listing(services: ServicesDep, viewer: ViewerDep) -> AsyncIterator[None]:
+    """Count with the listings of the API, before a slot is waited for."""
+    with services.in_flight.hold(viewer.caller.owner().id, "listings", allowed=AT_ONCE):
+        yield
+
+
+_ONE_LISTING = Depends(_hold_listing, scope="function")
+
 _MOST = 20
 """Pipelines on a page: each report takes a few dozen short reads."""
 _DAY = timedelta(days=1)
 
 
-@router.get("/reports", name="showReports")
+@router.get("/reports", name="showReports", dependencies=[_ONE_LISTING])
 def show(
     request: Request,
     session: ReadingDep,
@@ -50,7 +60,7 @@ def show(
     )
 
 
-@router.get("/reports/{pipeline_id}", name="showReport")
+@router.get("/reports/{pipeline_id}", name="showReport", dependencies=[_ONE_LISTING])
 def show_one(
     pipeline_id: str,
     request: Request,

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +14,8 @@ from sqlalchemy.orm import Session
 
 from features.pipelines import stores
 from jobs.accounts.keys import authenticate
+from jobs.errors import InputError
+from tests.api.browser import Browser
 
 STEP = {
     "name": "fields",
@@ -48,6 +53,30 @@ def test_a_pipelines_day_has_a_report_by_its_name(http: httpx.Client) -> None:
     by_default = http.get(f"/v1/pipelines/{run['pipeline_id']}/report").json()
     both = [*report["runs"], *by_default["runs"]]
     assert run["id"] in [one["id"] for one in both] or report["status"] == "no_run"
+
+
+def test_a_tenant_has_two_reports_read_at_once(
+    http: httpx.Client, deployment: Any, browse: Callable[[str | None], Browser], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, may_end = threading.Semaphore(0), threading.Event()
+
+    def hang(*_: object) -> None:
+        begun.release()
+        assert may_end.wait(60)
+        raise InputError("it was slow")
+
+    for place in ("http", "pages"):
+        monkeypatch.setattr(f"features.reports.{place}.reports.read_report", hang)
+    browser = browse(http.headers["Authorization"].removeprefix("Bearer "))
+    path = "/v1/pipelines/nightly/report"
+    with ThreadPoolExecutor(2) as callers:
+        try:
+            slow = [callers.submit(http.get, path), callers.submit(browser.get, "/reports/nightly")]
+            assert all(begun.acquire(timeout=30) for _ in slow)
+            assert [http.get(path).status_code, browser.get("/reports").status_code] == [429, 429]
+        finally:
+            may_end.set()
+        assert [each.result().status_code for each in slow] == [400, 400]
 
 
 @pytest.mark.parametrize(
