@@ -11,7 +11,7 @@ from jobs.accounts.windows import zone_of
 from jobs.errors import InputError
 
 _UTC = ZoneInfo("UTC")
-_DAY = timedelta(days=1)
+DAY = timedelta(days=1)
 _FIRST, _LAST = date(2000, 1, 1), date(2099, 12, 31)  # as of the times of schedules
 
 
@@ -28,7 +28,7 @@ def zone_of_day(schedules: Sequence[Schedule]) -> ZoneInfo:
 
 def bounds(day: date, zone: ZoneInfo) -> tuple[datetime, datetime]:
     """Return when a day begins and ends, in UTC; the end belongs to the next day."""
-    first, last = (datetime.combine(each, time.min, tzinfo=zone) for each in (day, day + _DAY))
+    first, last = (datetime.combine(each, time.min, tzinfo=zone) for each in (day, day + DAY))
     return first.astimezone(UTC), last.astimezone(UTC)
 
 
@@ -36,20 +36,20 @@ def day_of(moment: datetime, zone: ZoneInfo) -> date:
     return moment.astimezone(zone).date()
 
 
-def latest_whole_day(now: datetime, zone: ZoneInfo, *, next_at: datetime | None) -> date:
-    """Return the latest day without a run to come: today once its last run was due, else yesterday.
+def latest_whole_day(now: datetime, zone: ZoneInfo, *, next_at: datetime | None, has_run: bool) -> date:
+    """Return the latest day without a run to come: today if it `has_run` and its last one was due, else yesterday.
 
     `next_at` is the pipeline's next run. Without one it is yesterday, as runs may still be triggered today.
     """
     today = day_of(now, zone)
     is_over = next_at is not None and day_of(next_at, zone) > today
-    return today if is_over else today - _DAY
+    return today if is_over and has_run else today - DAY
 
 
 def next_time(now: datetime, zone: ZoneInfo, *, minutes: int) -> datetime:
     """Return the next time at so many minutes after midnight, in UTC. One that clocks skip is an hour later."""
     at = time(minutes // 60, minutes % 60)
     today = day_of(now, zone)
-    times = (datetime.combine(today + number * _DAY, at, tzinfo=zone).astimezone(UTC) for number in range(2))
+    times = (datetime.combine(today + number * DAY, at, tzinfo=zone).astimezone(UTC) for number in range(2))
     first, second = times
     return first if first > now else second

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime, timedelta
+from datetime import date, datetime
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -59,7 +59,7 @@ def read_report(session: Session, tenant_id: str, pipeline_id: str, day: date | 
     zone, now = days.zone_of_day(kept), clock(session)
     next_run = _next_run(session, kept)
     if day is None:
-        day = days.latest_whole_day(now, zone, next_at=None if next_run is None else next_run.at)
+        day = latest_day(session, pipeline, now)
     start, end = days.bounds(day, zone)
     runs = _runs_of(session, pipeline, start, end)
     ids = [run.run_id for run in runs]
@@ -74,7 +74,7 @@ def read_report(session: Session, tenant_id: str, pipeline_id: str, day: date | 
         runs=runs,
         used_tokens=used_tokens,
         cost_picos=cost_picos,
-        cost_before_picos=_cost_of(session, pipeline, day - timedelta(days=1), zone),
+        cost_before_picos=_cost_of(session, pipeline, day - days.DAY, zone),
         failed_steps=_failed_steps(session, pipeline, ids),
         measures=drift.measures(tonight, [night.statistics for night in nights]),
         num_nights=len(nights),
@@ -84,11 +84,27 @@ def read_report(session: Session, tenant_id: str, pipeline_id: str, day: date | 
     )
 
 
-def next_at_of(session: Session, pipeline: Pipeline) -> tuple[ZoneInfo, datetime | None]:
-    """Return the time zone of a pipeline's days, and when its next run is."""
+def zone_of(session: Session, pipeline: Pipeline) -> ZoneInfo:
+    """Return the time zone of a pipeline's days."""
+    return days.zone_of_day(_schedules_of(session, pipeline))
+
+
+def latest_day(session: Session, pipeline: Pipeline, now: datetime) -> date:
+    """Return the latest day of a pipeline whose runs were all due."""
     kept = _schedules_of(session, pipeline)
-    next_run = _next_tick(session, kept)
-    return days.zone_of_day(kept), None if next_run is None else next_run[1].at
+    zone, following = days.zone_of_day(kept), _next_tick(session, kept)
+    next_at = None if following is None else following[1].at
+    has_run = has_run_on(session, pipeline, days.day_of(now, zone), zone)
+    return days.latest_whole_day(now, zone, next_at=next_at, has_run=has_run)
+
+
+def has_run_on(
+    session: Session, pipeline: Pipeline, day: date, zone: ZoneInfo, *, since: datetime | None = None
+) -> bool:
+    """Return whether a pipeline has a run of a day, since a time if one is given."""
+    start, end = days.bounds(day, zone)
+    first = start if since is None else max(start, since)
+    return bool(session.scalar(select(_latest_of(pipeline, first, end).with_only_columns(Run.id).exists())))
 
 
 def _schedules_of(session: Session, pipeline: Pipeline) -> Sequence[Schedule]:

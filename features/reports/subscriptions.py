@@ -6,7 +6,7 @@ import logging
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 from typing import Any
 
 from sqlalchemy import delete, func, select, update
@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 from features.pipelines.definitions import get_pipeline
 from features.pipelines.tables import Pipeline
 from features.reports import days
-from features.reports.reading import next_at_of, read_report
+from features.reports.reading import has_run_on, latest_day, read_report, zone_of
 from features.reports.report import Report
 from features.reports.schemas import ReportObject
 from features.reports.settings import ReportSettings
@@ -35,6 +35,8 @@ log = logging.getLogger(__name__)
 
 DEFAULT_TIME = "07:00"
 MOST_RECIPIENTS = 20
+MOST_MAILS = 100
+"""Of a tenant within 24 hours."""
 _MOST_AT_ONCE = 20
 _LATER = timedelta(hours=1)
 _MAX_TEXT = 3000  # characters; Slack shows 4,000
@@ -60,7 +62,7 @@ def set_subscription(
     minutes = _minutes_of(wish.at)
     check_recipients(wish.mail_to, settings)
     pipeline = get_pipeline(session, tenant_id, pipeline_id)
-    zone, _ = next_at_of(session, pipeline)
+    zone = zone_of(session, pipeline)
     values: dict[str, Any] = {
         "tenant_id": tenant_id,
         "at_minutes": minutes,
@@ -135,8 +137,8 @@ def is_any_due(session: Session) -> bool:
 def make_due(session: Session, settings: ReportSettings) -> int:
     """Make the reports that are due, each once for its pipeline and day; return how many subscriptions were due.
 
-    A subscription whose time has passed several times has one report: the latest. One that fails is due again an hour
-    later, and delays no other.
+    A subscription whose time has passed several times has the latest report, and that of the day before. One that
+    fails is due again an hour later, and delays no other.
     """
     query = select(ReportSubscription).where(_IS_DUE).order_by(ReportSubscription.next_at).limit(_MOST_AT_ONCE)
     now = clock(session)
@@ -156,32 +158,53 @@ def make_due(session: Session, settings: ReportSettings) -> int:
 
 
 def _make(session: Session, subscription: ReportSubscription, now: datetime, settings: ReportSettings) -> None:
-    """Make the report of a locked subscription, unless its day has one, and tell of it."""
+    """Make the reports of a locked subscription that its days lack."""
     pipeline = session.get_one(Pipeline, subscription.pipeline_id)
     tenant = session.get_one(Tenant, subscription.tenant_id)
     if pipeline.deleted_at is not None:
         session.delete(subscription)
         return
-    zone, next_run_at = next_at_of(session, pipeline)
+    zone = zone_of(session, pipeline)
     subscription.next_at = days.next_time(now, zone, minutes=subscription.at_minutes)
     if tenant.disabled_at is not None:
         return
-    day = days.latest_whole_day(now, zone, next_at=next_run_at)
+    day = latest_day(session, pipeline, now)
+    # Its runs may have been due after its own report would have been, such as those of an evening before a free day.
+    if has_run_on(session, pipeline, day - days.DAY, zone, since=subscription.created_at):
+        _make_of_day(session, subscription, day - days.DAY, now, settings)
+    _make_of_day(session, subscription, day, now, settings)
+
+
+def _make_of_day(
+    session: Session, subscription: ReportSubscription, day: date, now: datetime, settings: ReportSettings
+) -> None:
+    """Make the report of a day, unless it has one, and tell of it."""
     values = {
         "id": new_id("report"),
-        "pipeline_id": pipeline.id,
-        "tenant_id": tenant.id,
+        "pipeline_id": subscription.pipeline_id,
+        "tenant_id": subscription.tenant_id,
         "day": day,
         "mail_to": subscription.mail_to,
         "include_rows": subscription.include_rows,
-        "state": (MailState.PENDING if subscription.mail_to else MailState.NONE).value,
-        "ended_at": None if subscription.mail_to else now,
     }
-    once = insert(DueReport).values(values).on_conflict_do_nothing(index_elements=["pipeline_id", "day"])
+    once = insert(DueReport).values(values | _state_of(session, subscription, now))
+    once = once.on_conflict_do_nothing(index_elements=["pipeline_id", "day"])
     report_id = session.scalar(once.returning(DueReport.id))
     if report_id is not None:
-        report = read_report(session, tenant.id, pipeline.id, day)
-        emit(session, tenant.id, EventType.REPORT_READY, _event(report_id, report, settings))
+        report = read_report(session, subscription.tenant_id, subscription.pipeline_id, day)
+        emit(session, subscription.tenant_id, EventType.REPORT_READY, _event(report_id, report, settings))
+
+
+def _state_of(session: Session, subscription: ReportSubscription, now: datetime) -> dict[str, Any]:
+    """Return the state of a new report's mail."""
+    if not subscription.mail_to:
+        return {"state": MailState.NONE.value, "ended_at": now}
+    is_lately = (DueReport.tenant_id == subscription.tenant_id) & (DueReport.created_at > now - days.DAY)
+    lately = select(func.count()).where(is_lately, DueReport.state.in_([MailState.PENDING, MailState.SENT]))
+    if session.scalars(lately).one() < MOST_MAILS:
+        return {"state": MailState.PENDING.value}
+    problem = f"there were {MOST_MAILS} mails within 24 hours, which is the most"
+    return {"state": MailState.FAILED.value, "ended_at": now, "problem": problem}
 
 
 def _event(report_id: str, report: Report, settings: ReportSettings) -> dict[str, Any]:

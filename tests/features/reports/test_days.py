@@ -35,4 +35,9 @@ def test_a_day_is_longer_or_shorter_where_clocks_change(day: str, hours: int) ->
 )
 def test_the_latest_day_has_no_run_to_come(now: str, next_at: str | None, day: str) -> None:
     upcoming = None if next_at is None else utc(next_at)
-    assert latest_whole_day(utc(now), BERLIN, next_at=upcoming).isoformat() == day
+    assert latest_whole_day(utc(now), BERLIN, next_at=upcoming, has_run=True).isoformat() == day
+
+
+def test_a_day_without_a_run_is_not_the_latest_before_it_is_over() -> None:
+    saturday, monday = utc("2026-11-28T06:00"), utc("2026-11-30T22:00")
+    assert latest_whole_day(saturday, BERLIN, next_at=monday, has_run=False).isoformat() == "2026-11-27"

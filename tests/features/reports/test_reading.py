@@ -187,6 +187,8 @@ def test_the_day_by_default_is_the_last_one_whose_runs_were_due(
 ) -> None:
     now = session.scalars(select(func.now())).one()
     make_schedule("0 0 1 1 *", at=now)
+    assert read(days, None).day == now.date() - timedelta(days=1), "it has no run"
+    days.run(now)
     assert read(days, None).day == now.date()
     make_schedule("* * * * *", at=now)
     assert read(days, None).day == now.date() - timedelta(days=1) or (now.hour, now.minute) >= (23, 58)

@@ -190,13 +190,53 @@ def test_a_subscription_that_fails_is_due_again_later_and_delays_no_other(sessio
 
 
 def test_the_day_is_the_one_whose_runs_were_due(
-    session: Session, pipeline: Pipeline, make_schedule: Callable[..., Schedule]
+    session: Session, days: Days, make_schedule: Callable[..., Schedule]
 ) -> None:
     now = session.scalars(select(func.now())).one()
     make_schedule("0 0 1 1 *", at=now)
-    subscribe(session, pipeline)
+    subscribe(session, days.pipeline)
+    days.run(_yesterday(session))
+    [evening] = make_due(session)
+    assert evening.day == now.date() - timedelta(days=1), "today has no run"
+    days.run(now)
     [due] = make_due(session)
     assert due.day == now.date()
+
+
+def test_the_day_before_has_its_report_if_its_runs_had_none(
+    session: Session, days: Days, make_schedule: Callable[..., Schedule]
+) -> None:
+    now = session.scalars(select(func.now())).one()
+    make_schedule("0 0 1 1 *", at=now)
+    subscribe(session, days.pipeline)
+    days.run(_yesterday(session))
+    days.run(now)
+    [due] = make_due(session)
+    assert due.day == now.date(), "the run of the day before was before the subscription"
+    session.execute(text("DELETE FROM due_report"))
+    session.execute(text("UPDATE report_subscription SET created_at = now() - interval '9 days'"))
+    both = make_due(session)
+    assert sorted(due.day for due in both) == [now.date() - timedelta(days=1), now.date()]
+    assert make_due(session) == []
+
+
+def test_a_tenant_has_so_many_mails_a_day(
+    session: Session, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("features.reports.subscriptions.MOST_MAILS", 2, raising=False)
+    others = [
+        Pipeline(id=new_id("pipeline"), tenant_id=pipeline.tenant_id, name=f"p{n}", definition=pipeline.definition)
+        for n in range(3)
+    ]
+    session.add_all(others)
+    session.flush()
+    for one in others:
+        subscribe(session, one, mail_to=[ANNA])
+    made = make_due(session)
+    assert sorted(due.state for due in made) == ["failed", "pending", "pending"]
+    session.execute(text("UPDATE due_report SET created_at = now() - interval '25 hours'"))
+    subscribe(session, pipeline, mail_to=[ANNA])
+    assert [due.state for due in make_due(session)] == ["pending"]
 
 
 def test_a_deleted_pipeline_and_a_disabled_tenant_have_no_reports(session: Session, pipeline: Pipeline) -> None:
