@@ -23,8 +23,8 @@ from jobs.purges import Purge
 from jobs.settings import Settings
 from jobs.storage import Storage
 
-LEASE = timedelta(minutes=10)
-"""Longer than a mail takes, at the timeouts of its server."""
+LEASE = timedelta(minutes=30)
+"""Longer than a mail takes: five minutes to read its report, and the most that a session with its server lasts."""
 TRIED_FOR = timedelta(hours=24)
 _FIRST_PAUSE, _LONGEST_PAUSE = timedelta(minutes=1), timedelta(hours=1)
 KEPT_FOR = timedelta(days=90)

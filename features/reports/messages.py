@@ -9,6 +9,7 @@ from email.message import EmailMessage
 from email.utils import format_datetime
 from typing import Any
 
+from features.reports.addresses import domain_of
 from features.reports.texts import title, whole
 from jobs.batches.ordered_results import MAX_LINE_BYTES
 from jobs.lines.reading import iter_lines
@@ -33,7 +34,7 @@ def message(
     mail["From"], mail["To"], mail["Subject"] = sender, ", ".join(recipients), title(report)
     mail["Date"] = format_datetime(at)
     # The same for each try, so that servers can drop one that was sent twice.
-    mail["Message-ID"] = f"<{mail_id}@{sender.rpartition('@')[2] or 'localhost'}>"
+    mail["Message-ID"] = f"<{mail_id}@{domain_of(sender)}>"
     mail["Auto-Submitted"] = "auto-generated"  # RFC 3834: no answers from those who are away
     mail.set_content("\n".join(_body(report, site, failed_rows)) + "\n")
     return mail

@@ -7,6 +7,7 @@ from ipaddress import ip_address
 
 from pydantic import field_validator
 
+from features.reports.addresses import is_address
 from jobs.errors import ServiceError
 from jobs.settings import Settings
 
@@ -18,7 +19,7 @@ class ReportSettings(Settings):
     """SMTP server of reports' mails, as `host:port`; empty: no mails. Port 465 is TLS from the start, others must offer
     STARTTLS, except on a loopback address."""
     mail_from: str = ""
-    """The sender's address."""
+    """The sender's address, without a name."""
     mail_user: str = ""
     """The name to sign in with at the server; empty: without."""
     mail_password: str = ""
@@ -35,6 +36,13 @@ class ReportSettings(Settings):
         host, _, port = given.rpartition(":")
         if given and not (host and port.isdecimal() and 0 < int(port) < 65536):
             raise ValueError("give host:port, such as smtp.example.com:587")
+        return given
+
+    @field_validator("mail_from")
+    @classmethod
+    def _check_from(cls, given: str) -> str:
+        if given and not is_address(given):
+            raise ValueError("give one address without a name, such as reports@example.com")
         return given
 
     @field_validator("mail_password")

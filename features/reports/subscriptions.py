@@ -17,6 +17,7 @@ from sqlalchemy.orm import Session
 from features.pipelines.definitions import get_pipeline
 from features.pipelines.tables import Pipeline
 from features.reports import days
+from features.reports.addresses import domain_of, is_address
 from features.reports.reading import has_run_on, latest_day, read_report, zone_of
 from features.reports.report import Report
 from features.reports.schemas import ReportObject
@@ -40,8 +41,6 @@ MOST_MAILS = 100
 _MOST_AT_ONCE = 20
 _LATER = timedelta(hours=1)
 _MAX_TEXT = 3000  # characters; Slack shows 4,000
-_MAX_ADDRESS = 254  # RFC 5321
-_ADDRESS = re.compile(r"[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]{1,64}@([A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)*)", re.ASCII)
 _TIME = re.compile(r"([01][0-9]|2[0-3]):([0-5][0-9])", re.ASCII)
 
 
@@ -112,7 +111,7 @@ def check_recipients(mail_to: Sequence[str], settings: ReportSettings) -> None:
     if len(mail_to) > MOST_RECIPIENTS:
         raise _refused(f"it has {len(mail_to)} addresses and {MOST_RECIPIENTS} are allowed")
     for address in mail_to:
-        if len(address) > _MAX_ADDRESS or not _ADDRESS.fullmatch(address):
+        if not is_address(address):
             raise _refused(f"{address[:100]!r} is no address; give one such as anna@example.com")
     refused = [address for address in mail_to if not is_allowed(address, settings)]
     if refused:
@@ -126,7 +125,7 @@ def check_recipients(mail_to: Sequence[str], settings: ReportSettings) -> None:
 
 def is_allowed(address: str, settings: ReportSettings) -> bool:
     """Return whether the operator allows mails to an address."""
-    return address.rpartition("@")[2].lower() in settings.allowed_domains
+    return domain_of(address) in settings.allowed_domains
 
 
 def is_any_due(session: Session) -> bool:

@@ -17,7 +17,7 @@ from features.reports.reading import read_report
 from features.reports.report import Report
 from features.reports.schemas import ReportObject
 from features.reports.settings import ReportSettings
-from features.reports.smtp import MailRefusedError, SmtpServer
+from features.reports.smtp import MailRefusedError, RecipientsDelayedError, ServerRefusedError, SmtpServer
 from jobs import files
 from jobs.database import transaction
 from jobs.errors import FencedOutError, InputError, NotFoundError, ServiceError
@@ -31,6 +31,9 @@ CONNECTIONS = 1
 _LOOK_SECONDS = 20.0
 _RETRY_SECONDS = 1.0
 _DRAIN_SECONDS = 20.0  # at a stop, for the mail in progress
+# What a tenant is told; the log has what the operator's server, database or settings said.
+_AWAY = "the mail server cannot be used now"
+_REFUSED = "the mail server refused the mail"
 
 
 class Mailer:
@@ -103,14 +106,21 @@ class Mailer:
             return
         try:
             self._accepted[claimed.id] = self._send(claimed)
+        except ServerRefusedError as error:
+            log.warning("mail server refused a mail mail_id=%s answer=%s", claimed.id, error)
+            self._record_failure(claimed, _REFUSED, is_final=True)
         except (MailRefusedError, InputError) as error:
             self._record_failure(claimed, str(error), is_final=True)
+        except RecipientsDelayedError as error:
+            self._record_failure(claimed, str(error), is_final=False)
         except FencedOutError:
             log.info("report mail taken by another worker mail_id=%s", claimed.id)
         except Exception as error:
-            if not isinstance(error, ServiceError):
+            if isinstance(error, ServiceError):
+                log.warning("report mail failed mail_id=%s error=%s", claimed.id, error)
+            else:
                 log.exception("report mail failed mail_id=%s", claimed.id)
-            self._record_failure(claimed, str(error) or type(error).__name__, is_final=False)
+            self._record_failure(claimed, _AWAY, is_final=False)
         else:
             self._record_sent(claimed.id)
 
@@ -134,7 +144,7 @@ class Mailer:
         )
         with transaction(self._sessions) as session:
             mails.MAILS.confirm(session, claimed)  # reading took a while
-        return self._server.send(mail)
+        return self._server.send(mail, recipients)
 
     def _failed_rows(self, claimed: ClaimedMail, report: Report) -> Sequence[str]:
         """Return texts of failed rows; none if their file was deleted."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import ssl
 import subprocess
@@ -31,7 +32,8 @@ class Inbox:
     """To the next contents, before they are accepted."""
     over_tls: list[bool] = field(default_factory=list)
     """Whether each mail came over TLS."""
-    drops_after_data: bool = False
+    holds_seconds: float = 0.0
+    """How long it lets the sender of a content wait for the answer."""
 
     @property
     def address(self) -> str:
@@ -44,6 +46,7 @@ class Inbox:
         return "250 OK"
 
     async def handle_DATA(self, server: Any, session: Any, envelope: Any) -> str:
+        await asyncio.sleep(self.holds_seconds)
         if self.answers:
             return self.answers.pop(0)
         self.mails.append((list(envelope.rcpt_tos), message_from_bytes(envelope.content)))

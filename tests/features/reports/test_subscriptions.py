@@ -61,6 +61,9 @@ def make_due(session: Session) -> list[DueReport]:
         "anna@example.com\nBcc: eve@evil.net",
         "Anna <anna@example.com>",
         "anna@example.com,eve@evil.net",
+        "=?utf-8?q?x=40evil.net=2C?=@example.com",
+        "eve%evil.net@example.com",
+        "evil.net!eve@example.com",
         "anna",
         "@example.com",
         "",
@@ -84,7 +87,16 @@ def test_mails_are_off_without_a_server_a_sender_or_domains(session: Session, pi
     set_subscription(session, pipeline.tenant_id, pipeline.id, Wish(), settings)
 
 
-@pytest.mark.parametrize("values", [{"mail_server": "smtp"}, {"mail_server": "a:0"}, {"mail_password": "plain"}])
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"mail_server": "smtp"},
+        {"mail_server": "a:0"},
+        {"mail_password": "plain"},
+        {"mail_from": "Mill <m@example.com>"},
+        {"mail_from": "mill"},
+    ],
+)
 def test_wrong_settings_of_mails_are_refused(values: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         Settings(**values)

@@ -15,7 +15,7 @@ from sqlalchemy import select, text
 from sqlalchemy.orm import Session, sessionmaker
 
 from features.pipelines.tables import Pipeline, RunStep
-from features.reports import mails
+from features.reports import mails, smtp
 from features.reports.mails import ClaimedMail
 from features.reports.settings import ReportSettings
 from features.reports.smtp import MailRefusedError, SmtpServer
@@ -183,7 +183,7 @@ def test_a_server_that_is_away_is_tried_for_a_day(post: Post) -> None:
     for tries in range(1, 60):
         mailer.act()
         state, num_tries, problem = post.row
-        assert problem == "451 try again"
+        assert problem == "the mail server cannot be used now"
         if state == "failed":
             break
         assert num_tries == tries
@@ -236,6 +236,29 @@ def test_a_domain_that_is_no_longer_allowed_gets_nothing(post: Post) -> None:
         session.execute(text("UPDATE due_report SET state = 'pending', due_at = now()"))
     post.mailer(mail_domains="example.net").act()
     assert (len(post.inbox.mails), post.row[0]) == (1, "failed")
+
+
+def test_what_the_operators_server_says_is_not_told_to_tenants(post: Post, caplog: pytest.LogCaptureFixture) -> None:
+    post.due()
+    post.inbox.answers = ["554 relay 10.0.0.7 is full"]
+    post.mailer().act()
+    state, num_tries, problem = post.row
+    assert (state, num_tries, "10.0.0.7" in str(problem), "10.0.0.7" in caplog.text) == ("failed", 1, False, True)
+
+
+def test_a_password_that_is_not_set_is_not_told_to_tenants(post: Post, caplog: pytest.LogCaptureFixture) -> None:
+    post.due()
+    post.mailer(mail_user="reports", mail_password="env:UNSET_VARIABLE").act()
+    state, num_tries, problem = post.row
+    assert (state, num_tries, "UNSET_VARIABLE" in str(problem)) == ("pending", 1, False)
+    assert "UNSET_VARIABLE" in caplog.text
+
+
+def test_recipients_that_are_refused_for_now_are_named_and_tried_again(post: Post) -> None:
+    post.due()
+    post.inbox.refuses = {ANNA: "450 greylisted"}
+    post.mailer().act()
+    assert post.row == ("pending", 1, f"{ANNA}: 450 greylisted")
 
 
 class FailingMaker:
@@ -344,23 +367,23 @@ def test_mails_leave_this_machine_only_over_tls_with_the_password_of_the_environ
     values = {"mail_from": "mill@example.com", "mail_user": "reports", "mail_password": "env:MAIL_SECRET"}
     with mail_server(tls=served, needs_login=True) as inbox:
         settings = NotLocal(mail_server=inbox.address, **values)  # type: ignore[arg-type]
-        assert SmtpServer(settings=settings, tls=trusted).send(write()) is None
+        assert SmtpServer(settings=settings, tls=trusted).send(write(), [ANNA]) is None
         assert inbox.over_tls == [True]
         with pytest.raises(ServiceError):
-            SmtpServer(settings=settings).send(write())  # the system does not trust the certificate
+            SmtpServer(settings=settings).send(write(), [ANNA])  # the system does not trust the certificate
         monkeypatch.setenv("MAIL_SECRET", "wrong")
         with pytest.raises(ServiceError):
-            SmtpServer(settings=settings, tls=trusted).send(write())
+            SmtpServer(settings=settings, tls=trusted).send(write(), [ANNA])
         monkeypatch.delenv("MAIL_SECRET")
         with pytest.raises(ServiceError):
-            SmtpServer(settings=settings, tls=trusted).send(write())
+            SmtpServer(settings=settings, tls=trusted).send(write(), [ANNA])
         assert len(inbox.mails) == 1
 
 
 def test_a_server_elsewhere_that_has_no_tls_gets_nothing(inbox: Inbox, write: Callable[[], EmailMessage]) -> None:
     settings = NotLocal(mail_server=inbox.address, mail_from="mill@example.com")
     with pytest.raises(ServiceError):
-        SmtpServer(settings=settings).send(write())
+        SmtpServer(settings=settings).send(write(), [ANNA])
     assert inbox.mails == []
 
 
@@ -375,6 +398,31 @@ def test_only_a_loopback_server_is_on_this_machine(server: str, is_local: bool) 
     assert ReportSettings(mail_server=server).is_mail_local is is_local
 
 
+def test_a_server_that_takes_its_time_over_a_content_is_waited_for(
+    inbox: Inbox, write: Callable[[], EmailMessage], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("features.reports.smtp.SECONDS", 0.5)
+    inbox.holds_seconds = 1.0
+    assert SmtpServer(settings=settings_of(inbox)).send(write(), [ANNA]) is None
+    assert len(inbox.mails) == 1
+
+
+def test_a_session_has_an_end_before_that_of_its_claim(
+    inbox: Inbox, write: Callable[[], EmailMessage], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert smtp.CONTENT_SECONDS >= 600
+    assert timedelta(seconds=smtp.CONTENT_SECONDS) < timedelta(seconds=smtp.SESSION_SECONDS) < mails.LEASE
+    monkeypatch.setattr("features.reports.smtp.SESSION_SECONDS", 0.5)
+    inbox.holds_seconds = 30.0
+    with pytest.raises(ServiceError):
+        SmtpServer(settings=settings_of(inbox)).send(write(), [ANNA])
+
+
+def test_only_the_given_recipients_get_a_mail(inbox: Inbox, write: Callable[[], EmailMessage]) -> None:
+    SmtpServer(settings=settings_of(inbox)).send(write(), [BOB])
+    assert [recipients for recipients, _ in inbox.mails] == [[BOB]]
+
+
 @pytest.mark.parametrize(("answer", "error"), [("451 later", ServiceError), ("554 spam", MailRefusedError)])
 def test_a_permanent_answer_ends_the_tries(
     inbox: Inbox, write: Callable[[], EmailMessage], answer: str, error: type[Exception]
@@ -382,4 +430,4 @@ def test_a_permanent_answer_ends_the_tries(
     inbox.answers = [answer]
     settings = Settings(mail_server=inbox.address, mail_from="mill@example.com")
     with pytest.raises(error, match=answer):
-        SmtpServer(settings=settings).send(write())
+        SmtpServer(settings=settings).send(write(), [ANNA])
