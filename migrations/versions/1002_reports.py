@@ -15,12 +15,10 @@ depends_on: str | Sequence[str] | None = None
 
 
 def upgrade() -> None:
+    # What takes longest comes before the locks that keep runs from being written, and that of files comes last.
+    op.create_index("run_pipeline_id_scheduled_for_idx", "run", ["pipeline_id", "scheduled_for"])
     op.add_column("run_step", sa.Column("statistics", postgresql.JSONB(), nullable=True))
     op.add_column("run_step", sa.Column("failed_rows_file_id", sa.Text(), nullable=True))
-    op.create_foreign_key(
-        op.f("run_step_failed_rows_file_id_fkey"), "run_step", "file", ["failed_rows_file_id"], ["id"]
-    )
-    op.create_index("run_pipeline_id_scheduled_for_idx", "run", ["pipeline_id", "scheduled_for"])
     op.create_table(
         "report_subscription",
         sa.Column("pipeline_id", sa.Text(), nullable=False),
@@ -64,9 +62,14 @@ def upgrade() -> None:
     op.create_check_constraint(
         op.f("webhook_endpoint_payload_format_check"), "webhook_endpoint", "payload_format IN ('event', 'slack')"
     )
+    op.create_foreign_key(
+        op.f("run_step_failed_rows_file_id_fkey"), "run_step", "file", ["failed_rows_file_id"], ["id"]
+    )
 
 
 def downgrade() -> None:
+    op.execute("DELETE FROM webhook_delivery WHERE event_type = 'report.ready'")  # which earlier code cannot name
+    op.execute("UPDATE webhook_endpoint SET event_types = array_remove(event_types, 'report.ready')")
     op.drop_column("webhook_endpoint", "payload_format")
     op.drop_table("due_report")
     op.drop_table("report_subscription")

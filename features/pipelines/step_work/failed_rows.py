@@ -14,16 +14,21 @@ from jobs import files
 from jobs.files import NewFile, Purpose
 from jobs.settings import MIB
 from jobs.storage import ObjectWriter
+from jobs.tables import Tenant
 from tokenmill.row_json import dumps
+
+_SECONDS_A_DAY = 86_400
 
 
 class FailedRows:
-    """The file of a step: a line for each failed row, with its columns, and why in `error`.
+    """The file of a step: a line for each failed row, with its columns, and why in `error`, in place of such a column.
 
-    Its object is begun at the first row, and appears when the `with` block ends without an exception.
+    It is kept as long as results are, but for at most 30 days. Its object is begun at the first row, and appears when
+    the `with` block ends without an exception.
     """
 
     def __init__(self, run: ClaimedRun, step: Step) -> None:
+        self._run = run
         self._storage = run.storage
         self._key = files.new_object_key(run.context.tenant_id)
         self._name = f"{run.context.run_id}_{step.name}_failed.jsonl"
@@ -57,8 +62,14 @@ class FailedRows:
             filename=self._name,
             purpose=Purpose.USER_DATA,
             size_bytes=self._writer.size_bytes,
-            expires_after_seconds=files.MAX_EXPIRY_SECONDS,
+            expires_after_seconds=min(files.MAX_EXPIRY_SECONDS, _SECONDS_A_DAY * self._days_of_results()),
         )
+
+    def _days_of_results(self) -> int:
+        """Return for how many days the results of the run's tenant are kept."""
+        with self._run.work.reading() as session:
+            days = session.get_one(Tenant, self._run.context.tenant_id).retention_days
+        return self._run.settings.retention_days if days is None else days
 
     def _flush(self) -> None:
         if not self._block:

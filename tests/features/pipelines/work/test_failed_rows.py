@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import select
+import pytest
+from sqlalchemy import select, update
 
 from features.pipelines.states import RunState
 from features.pipelines.tables import RunStep
-from jobs.tables import File
+from jobs.tables import File, Tenant
 from tests.features.pipelines.work.run_builders import House, step
 
 
@@ -33,6 +35,22 @@ def test_rows_without_an_answer_are_kept_with_their_columns_and_the_reason(house
     assert rows is not None
     assert [row.keys() for row in rows] == [{"other", "error"}, {"text", "n", "error"}]
     assert rows[1] == {"text": "bad", "n": 7, "error": "it went wrong (engine_failure)"}
+
+
+@pytest.mark.parametrize(("kept_days", "days"), [(None, 30), (7, 7), (90, 30)])
+def test_failed_rows_are_kept_as_long_as_results_and_at_most_30_days(
+    house: House, kept_days: int | None, days: int
+) -> None:
+    with house.maker.begin() as session:
+        session.execute(update(Tenant).values(retention_days=kept_days))
+    house.fails = {"Measure bad"}
+    house.put("in/a.jsonl", {"text": "bad"})
+    house.finish(house.trigger(house.make()))
+    with house.maker() as session:
+        file_id = session.scalars(select(RunStep.failed_rows_file_id)).one()
+        file = session.get_one(File, file_id)
+        assert file.expires_at is not None
+        assert file.expires_at - file.created_at == timedelta(days=days)
 
 
 def test_a_step_whose_rows_are_all_answered_has_no_such_file(house: House) -> None:
