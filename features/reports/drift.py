@@ -27,6 +27,8 @@ _NIGHT_SIGMAS = 1.0
 """Of the width between nights, this is chance; with more, too much of what else they differ by would be left out."""
 _NIGHT_LABEL_SIGMAS = 0.7
 """The same for labels, where the bound is wider than chance."""
+_RARE = 0.001
+"""The chance that all rows of a night fail, below which that is a drift."""
 _RATE_FLOOR = 0.02
 _LABELS_FLOOR = 0.05
 _LENGTH_FLOOR = math.log(1.2)
@@ -170,6 +172,8 @@ def _rate(
     # Bernstein's second term: a rate near 0 is skewed, so that few rows vary by more than their deviation.
     chance = _SIGMAS * deviation + _SIGMAS**2 / (3 * num_rows)
     reach = _RATE_FLOOR + chance + _spread(rates, [math.sqrt(likely * (1 - likely) / rows) for _, rows in before])
+    # However much nights differ, one without any answer is none of them, unless its rows may all have failed by chance.
+    is_lost_rarely = kind is Kind.FAILED and likely**num_rows < _RARE
     return Measure(
         step=step,
         kind=kind,
@@ -177,7 +181,7 @@ def _rate(
         value=number / num_rows,
         usual=usual,
         low=max(usual - reach, 0.0),
-        high=min(usual + reach, 1.0),
+        high=min(usual + reach, 1.0 - 0.5 / num_rows if is_lost_rarely else 1.0),
     )
 
 

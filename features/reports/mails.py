@@ -84,7 +84,8 @@ def purges(maker: sessionmaker[Session], _storage: Storage, _settings: Settings)
 def forget(maker: sessionmaker[Session]) -> int:
     """Delete old reports, and all subscriptions and reports of deleted pipelines; return their number."""
     deleted = select(Pipeline.id).where(Pipeline.deleted_at.is_not(None))
-    is_old = DueReport.ended_at < func.now() - KEPT_FOR
+    # A disabled tenant's mails wait, and nobody gives them up.
+    is_old = func.coalesce(DueReport.ended_at, DueReport.created_at) < func.now() - KEPT_FOR
     with transaction(maker) as session:
         of_reports = delete(DueReport).where(is_old | DueReport.pipeline_id.in_(deleted))
         of_subscriptions = delete(ReportSubscription).where(ReportSubscription.pipeline_id.in_(deleted))

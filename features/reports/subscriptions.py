@@ -57,7 +57,10 @@ class Wish:
 def set_subscription(
     session: Session, tenant_id: str, pipeline_id: str, wish: Wish, settings: ReportSettings
 ) -> ReportSubscription:
-    """Set when the reports of a pipeline are due and who gets them, from now on. Raise InputError or NotFoundError."""
+    """Set when the reports of a pipeline are due and who gets them, from now on, also mails that wait.
+
+    Raise InputError or NotFoundError.
+    """
     minutes = _minutes_of(wish.at)
     check_recipients(wish.mail_to, settings)
     pipeline = get_pipeline(session, tenant_id, pipeline_id)
@@ -72,8 +75,18 @@ def set_subscription(
     }
     statement = insert(ReportSubscription).values(pipeline_id=pipeline.id, **values)
     session.execute(statement.on_conflict_do_update(index_elements=["pipeline_id"], set_=values))
+    _change_waiting(session, pipeline.id, wish)
     session.expire_all()
     return get_subscription(session, tenant_id, pipeline.id)
+
+
+def _change_waiting(session: Session, pipeline_id: str, wish: Wish) -> None:
+    """Send mails that wait to those who are to get them now; one that is being sent stays as it is."""
+    is_waiting = (DueReport.pipeline_id == pipeline_id) & (DueReport.state == MailState.PENDING.value)
+    values: dict[str, Any] = {"mail_to": list(dict.fromkeys(wish.mail_to)), "include_rows": wish.include_rows}
+    if not wish.mail_to:
+        values |= {"state": MailState.NONE.value, "ended_at": func.now(), "claimed_by": None}
+    session.execute(update(DueReport).where(is_waiting).values(values))
 
 
 def get_subscription(session: Session, tenant_id: str, pipeline_id: str) -> ReportSubscription:

@@ -115,6 +115,21 @@ def constant(rows: int = 1000, *, nulls: int = 0, labels: dict[str, int] | None 
     return {"s": StepStatistics(num_rows=rows, num_failed=0, fields={"c": one})}
 
 
+def failing(*, rows: int, failed: int) -> Night:
+    return {"s": StepStatistics(num_rows=rows, num_failed=failed)}
+
+
+@pytest.mark.parametrize("rows", [3, 200])
+def test_a_night_in_which_every_row_failed_is_a_drift_however_much_nights_differ(rows: int) -> None:
+    before = [failing(rows=rows, failed=rows * percent // 100) for percent in (0, 34, 0, 40, 0, 0, 0)]
+    assert drifts(failing(rows=rows, failed=rows), before) == [(Kind.FAILED, None)]
+
+
+def test_a_night_of_one_row_which_failed_is_no_drift() -> None:
+    assert drifts(failing(rows=1, failed=1), [failing(rows=1, failed=0)] * 7) == []
+    assert drifts(failing(rows=200, failed=200), [failing(rows=200, failed=200)] * 7) == []
+
+
 @pytest.mark.parametrize(("num_nights", "num_measures"), [(0, 0), (4, 0), (5, 3), (7, 3), (9, 3)])
 def test_a_night_is_compared_with_five_to_seven_nights(num_nights: int, num_measures: int) -> None:
     assert len(drift.measures(constant(), [constant()] * num_nights)) == num_measures

@@ -293,6 +293,30 @@ def test_an_old_report_is_forgotten(session: Session, pipeline: Pipeline, maker:
     assert mails.forget(maker) == 1
 
 
+def test_a_changed_subscription_holds_for_mails_that_wait(session: Session, pipeline: Pipeline) -> None:
+    subscribe(session, pipeline, mail_to=[ANNA], include_rows=True)
+    [due] = make_due(session)
+    subscribe(session, pipeline, mail_to=["bob@example.com"])
+    session.refresh(due)
+    assert (due.state, due.mail_to, due.include_rows) == (MailState.PENDING, ["bob@example.com"], False)
+    subscribe(session, pipeline)
+    session.refresh(due)
+    assert (due.state, due.mail_to, due.ended_at is not None) == (MailState.NONE, [], True)
+
+
+def test_a_mail_that_waits_for_its_disabled_tenant_is_forgotten_in_the_end(
+    session: Session, pipeline: Pipeline, maker: sessionmaker[Session]
+) -> None:
+    subscribe(session, pipeline, mail_to=[ANNA])
+    make_due(session)
+    session.execute(text("UPDATE due_report SET created_at = now() - interval '89 days'"))
+    session.commit()
+    assert mails.forget(maker) == 0
+    session.execute(text("UPDATE due_report SET created_at = now() - interval '91 days'"))
+    session.commit()
+    assert mails.forget(maker) == 1
+
+
 def test_a_subscription_is_its_tenants(session: Session, pipeline: Pipeline) -> None:
     subscribe(session, pipeline)
     with pytest.raises(NotFoundError):
