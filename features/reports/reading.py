@@ -209,7 +209,7 @@ def _failed_steps(session: Session, pipeline: Pipeline, ids: Sequence[str]) -> S
         .order_by(RunStep.num_failed.desc(), RunStep.flow_id, RunStep.number)
         .limit(_MOST_FAILED_STEPS)
     )
-    found = [row._mapping for row in session.execute(query)]
+    found = [row._asdict() for row in session.execute(query)]
     done = [row["batch_id"] for row in found if row["batch_id"] is not None and row["done_at"] is not None]
     retryable = _retryable(session, pipeline.tenant_id, done)
     return [_failed_step(row, retryable.get(row["batch_id"], 0)) for row in found]
