@@ -234,10 +234,12 @@ def _vectors(features: Sequence[Features], captions: CaptionCounts) -> Vectors:
 
 def _captions_of(content: Any) -> CaptionCounts:
     """Return counts of captions. Raises TypeError or ValueError for invalid content."""
-    sides = [content.get(side, {}) if isinstance(content, dict) else None for side in ("right", "wrong")]
-    for side in sides:
+    sides: list[dict[str, int]] = []
+    for name in ("right", "wrong"):
+        side = content.get(name, {}) if isinstance(content, dict) else None
         if not isinstance(side, dict) or any(type(count) is not int or count < 0 for count in side.values()):
             raise ValueError("captions have no counts")
+        sides.append(side)
     return CaptionCounts(*sides)
 
 
