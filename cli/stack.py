@@ -46,6 +46,7 @@ class StackOptions:
     port: int
     num_workers: int = 1
     chat_template: Path | None = None  # a file with a template instead of the model's own
+    dtype: str = "auto"  # of the worker's engine
     server: ModelServer | None = None  # what answers instead of our engine
     suggested_sampling: bool = False  # whether lines sample as generation_config.json says where they do not
     max_deaths: int | None = None  # of one child in a row; None: restart it forever
@@ -258,11 +259,13 @@ def _worker_arguments(options: StackOptions) -> tuple[str, ...]:
 
 
 def _model_options(options: StackOptions) -> Iterator[str]:
-    """Yield the arguments of a worker for how lines are rendered and sampled."""
+    """Yield the arguments of a worker for how lines are rendered, sampled and computed."""
     if options.chat_template is not None:
         yield from ("--chat-template", str(options.chat_template.absolute()))
     if options.suggested_sampling:
         yield "--suggested-sampling"
+    if options.dtype != "auto":
+        yield from ("--dtype", options.dtype)
 
 
 def _role(

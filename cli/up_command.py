@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from cli.stack import RunningStack
     from jobs.metrics import Overview
 
+_DTYPES = ("auto", "float32", "bfloat16", "float16", "int8")
+
 
 def up(
     *,
@@ -47,6 +49,9 @@ def up(
             help="Jinja file with a chat template [default: the model's own]",
         ),
     ] = None,
+    dtype: Annotated[
+        str, typer.Option(help="auto, float32 (no rounded products), bfloat16, float16, or int8 of encoders")
+    ] = "auto",
     engine: EngineOption = EngineKind.OWN,
     url: Annotated[
         str | None, typer.Option(help="URL of that server, as http://host:8000/v1; --model is a name there.")
@@ -103,10 +108,12 @@ def up(
         max_model_len=max_model_len,
         spill=None if outside.terms() is None else outside,
     )
-    if server is not None and (chat_template is not None or suggested_sampling):
+    if dtype not in _DTYPES:
+        raise InputError(f"--dtype is {dtype!r}; give one of {', '.join(_DTYPES)}.")
+    if server is not None and (chat_template is not None or suggested_sampling or dtype != "auto"):
         raise InputError(
-            "--chat-template and --suggested-sampling are of our engine: a server of --engine openai has its own. "
-            "Leave them out."
+            "--chat-template, --suggested-sampling and --dtype are of our engine: a server of --engine openai has its "
+            "own. Leave them out."
         )
     options = StackOptions(
         data_dir=data_dir or default_data_dir(),
@@ -116,6 +123,7 @@ def up(
         port=port,
         num_workers=workers,
         chat_template=chat_template,
+        dtype=dtype,
         suggested_sampling=suggested_sampling,
         external_servers=external_servers,
     )

@@ -19,7 +19,7 @@ FEATURE = Feature(
     tones={"no_run": "warn"},
     control=("features.reports.work:WORK",),
     purges=("features.reports.mails:purges",),
-    on_tenant_end=("features.reports.subscriptions:delete_all_of",),
+    on_tenant_end=("features.reports.tenant_end:delete_all_of",),
     commands=(
         Command(
             "reports",

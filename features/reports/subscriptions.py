@@ -107,12 +107,6 @@ def delete_subscription(session: Session, tenant_id: str, pipeline_id: str) -> s
     return found.pipeline_id
 
 
-def delete_all_of(session: Session, tenant_id: str) -> None:
-    """Delete the subscriptions and due reports of a tenant that ends."""
-    session.execute(delete(DueReport).where(DueReport.tenant_id == tenant_id))
-    session.execute(delete(ReportSubscription).where(ReportSubscription.tenant_id == tenant_id))
-
-
 def last_due(session: Session, pipeline_id: str) -> DueReport | None:
     """Return the latest report that was due, None before the first."""
     query = select(DueReport).where(DueReport.pipeline_id == pipeline_id).order_by(DueReport.day.desc()).limit(1)

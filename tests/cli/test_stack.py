@@ -356,6 +356,11 @@ def test_a_host_that_is_no_address_of_this_machine_is_refused_as_the_option(host
     assert f"--host is {host!r}" in caught.value.message
 
 
+def test_a_dtype_that_is_none_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    done = typed("up", "--data-dir", tmp_path / "data", "--dtype", "fp8", variables={})
+    assert (done.returncode, "--dtype" in done.stderr, (tmp_path / "data").exists()) == (2, True, False)
+
+
 def test_a_chat_template_that_is_not_there_is_refused_before_anything_starts(tmp_path: Path) -> None:
     done = typed("up", "--data-dir", tmp_path / "data", "--chat-template", tmp_path / "none", variables={})
     assert (done.returncode, "--chat-template" in done.stderr) == (2, True)

@@ -298,7 +298,7 @@ def test_what_a_tenant_deletes_is_gone_and_what_another_has_stays(
         batch_id = customer.submit([*innocent_lines(), chat("word " * 600)])
         ended.append(customer.wait(batch_id))
         assert customer.call("GET", f"/batches/{batch_id}/results").text.count("\n") == NUM_INNOCENT + 1
-        assert num_kept(stack, customer, batch_id) == (3, NUM_INNOCENT + 1)
+        assert num_kept(stack, customer, batch_id) == (OBJECTS, NUM_INNOCENT + 1)
     gone, kept = ended
     assert first.call("DELETE", f"/batches/{gone.id}").status_code == 200
     first.client.files.delete(gone.input_file_id)
@@ -307,7 +307,7 @@ def test_what_a_tenant_deletes_is_gone_and_what_another_has_stays(
     until(lambda: num_kept(stack, first, gone.id)[0] == 0, stack)
     purge_results(maker, retention=timedelta(days=30))  # as the service does every minute
     assert num_kept(stack, first, gone.id) == (0, 0)
-    assert num_kept(stack, second, kept.id) == (3, NUM_INNOCENT + 1)
+    assert num_kept(stack, second, kept.id) == (OBJECTS, NUM_INNOCENT + 1)
     assert second.call("GET", f"/batches/{kept.id}/results").text.count("\n") == NUM_INNOCENT + 1
     assert [second.call("GET", path_of(file_id)).status_code for file_id in files_of(kept)] == [200, 200, 200]
 
@@ -318,6 +318,10 @@ def path_of(file_id: str) -> str:
 
 def files_of(batch: Any) -> list[str]:
     return [batch.input_file_id, batch.output_file_id, batch.error_file_id]
+
+
+OBJECTS = 4
+"""Of an ended batch: its input, its output, its failures, and the index of both."""
 
 
 def num_kept(stack: Any, customer: Customer, batch_id: str) -> tuple[int, int]:

@@ -188,7 +188,7 @@ def test_no_transaction_is_open_while_the_store_is_asked_for_a_batch(
         lifecycle.cancel_batch(session, tenant.id, batch_id)
     control.finalise(batch_id)
     assert read_batch(batch_id).num_failed == 4
-    assert (watched.num_requests, watched.seen) == (6, []), "that and its size, and an object begun, written and ended"
+    assert (watched.num_requests, watched.seen) == (10, []), "that and its size, and two objects: failures, their index"
 
 
 def test_a_batch_whose_store_hangs_is_free_for_others_and_ends_when_it_answers(

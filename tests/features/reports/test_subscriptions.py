@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from features.pipelines import definitions
 from features.pipelines.tables import Pipeline, Schedule
-from features.reports import mails, subscriptions
+from features.reports import mails, subscriptions, tenant_end
 from features.reports.days import next_time
 from features.reports.states import MailState
 from features.reports.subscriptions import Wish, set_subscription
@@ -277,7 +277,7 @@ def test_what_a_deleted_pipeline_or_tenant_had_goes(
 def test_a_tenant_that_ends_takes_its_reports_with_it(session: Session, pipeline: Pipeline) -> None:
     subscribe(session, pipeline, mail_to=[ANNA])
     make_due(session)
-    subscriptions.delete_all_of(session, "tenant_other")
+    tenant_end.delete_all_of(session, "tenant_other")
     assert len(session.scalars(select(DueReport)).all()) == 1
     delete_tenant(session, session.get_one(Tenant, pipeline.tenant_id), by="the operator")
     session.commit()

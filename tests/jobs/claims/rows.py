@@ -11,6 +11,9 @@ from sqlalchemy import func, select, text
 from sqlalchemy.orm import Session, sessionmaker
 
 from features.pipelines.tables import Pipeline, Run
+from features.reports import mails
+from features.reports.mails import MAILS
+from features.reports.tables import DueReport
 from features.webhooks import deliveries
 from features.webhooks.deliveries import DELIVERIES
 from features.webhooks.tables import WebhookDelivery
@@ -42,6 +45,7 @@ CLAIMS: dict[str, tuple[HeldRows[Any], str]] = {
     "upload": (COMPLETIONS, "cancelled"),
     "count": (COUNTS, "counted"),
     "delivery": (DELIVERIES, "failed"),
+    "report": (MAILS, "sent"),
     "chunk": (LEASES, "withdrawn"),
 }
 """The claimer of each kind of row, and a state in which the row has no owner."""
@@ -132,6 +136,8 @@ def _take(session: Session, row: Row, worker: str) -> Held | None:
     if row.kind == "delivery":
         found = deliveries.claim(session, limit=1, a_tenant=1, busy={})
         return found[0] if found else None
+    if row.kind == "report":
+        return mails.claim(session)
     if row.kind == "count":
         return exact_counts.claim(session, model="m", lease=LEASE)
     if row.kind == "chunk":
@@ -182,10 +188,13 @@ def _new(kind: str, session: Session, tenant: Tenant, make_batch: MakeBatch) -> 
         endpoint = add_endpoint(session, tenant.id)
         event = {"event_id": "evt_1", "event_type": "batch.failed", "event_data": {}}
         return WebhookDelivery(**own, endpoint_id=endpoint.id, due_at=func.now(), **event)
-    if kind == "flow":
+    if kind in ("flow", "report"):
         pipeline = Pipeline(id=new_id("pipeline"), tenant_id=tenant.id, name="p", definition={})
         session.add(pipeline)
         session.flush()
+        if kind == "report":
+            mail = {"mail_to": ["a@example.com"], "include_rows": False, "state": "pending"}
+            return DueReport(**own, pipeline_id=pipeline.id, day=later.date(), **mail)
         times = dict.fromkeys(("scheduled_for", "interval_start", "interval_end"), later)
         return Run(**own, pipeline_id=pipeline.id, kind="manual", state="running", **times)
     raise AssertionError(kind)
