@@ -17,6 +17,8 @@ from typing import Any
 from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import AuthResult, LoginPassword
 
+from tests.all_settings import Settings
+
 PASSWORD = "secret of the test"
 
 
@@ -96,3 +98,9 @@ def certificate(folder: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
 def _is_known(server: Any, session: Any, envelope: Any, mechanism: str, auth_data: LoginPassword) -> AuthResult:
     is_known = (auth_data.login, auth_data.password) == (b"reports", PASSWORD.encode())
     return AuthResult(success=is_known, handled=is_known)
+
+
+def settings_of(inbox: Inbox, **values: Any) -> Settings:
+    """Return the settings of a service that mails to example.com by this server."""
+    given = {"mail_server": inbox.address, "mail_from": "mill@example.com", "mail_domains": "example.com"}
+    return Settings(**given | values)

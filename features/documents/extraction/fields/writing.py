@@ -70,7 +70,7 @@ def _all_readings(text: str, is_of_dates: bool) -> Iterator[Mapping[Any, date | 
         yield from (by_decimal_sign(match[0]) for match in NUMBER.finditer(text))
 
 
-_LABEL = r"(?:[§#:vV]|\b(?i:at|chapter|cf|fig|kapitel|kl|no|nr|p|page|sec|section|table|um|version))\.?\s?$"
+_LABEL = r"(?:[§#]|\d:|\b(?i:v|at|chapter|cf|fig|kapitel|kl|no|nr|p|page|sec|section|table|um|version))\.?\s?$"
 """Ends what stands before a section's number, a version or a time."""
 _REST = r"\s?(?:[.:–-]\s?\d|[.:]\s?[^\W\d_A-Z]|(?i:h|uhr|am|pm|[ap]\.m|o.clock|ore|val)\b)"
 """Begins what stands after a time or a day (`10.30 Uhr`, `12.05. um`)."""

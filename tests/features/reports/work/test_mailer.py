@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
-from email.message import EmailMessage
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,10 +12,9 @@ from sqlalchemy import select, text
 from sqlalchemy.orm import Session, sessionmaker
 
 from features.pipelines.tables import Pipeline, RunStep
-from features.reports import mails, smtp
+from features.reports import mails
 from features.reports.mails import ClaimedMail
 from features.reports.settings import ReportSettings
-from features.reports.smtp import MailRefusedError, SmtpServer
 from features.reports.subscriptions import Wish, set_subscription
 from features.reports.tables import DueReport
 from features.reports.work import Mailer
@@ -26,18 +22,12 @@ from jobs.errors import FencedOutError, ServiceError
 from jobs.ids import new_id
 from jobs.storage import Storage
 from jobs.tables import File
-from tests.all_settings import Settings
 from tests.features.reports.fixtures import Days, stored
-from tests.features.reports.mail_server import PASSWORD, Inbox, certificate, mail_server
+from tests.features.reports.mail_server import Inbox, settings_of
 
 ANNA, BOB = "anna@example.com", "bob@example.com"
 DAY = date(2026, 11, 20)
 NIGHT = datetime(2026, 11, 20, 1, 30, tzinfo=UTC)
-
-
-def settings_of(inbox: Inbox, **values: Any) -> Settings:
-    given = {"mail_server": inbox.address, "mail_from": "mill@example.com", "mail_domains": "example.com"}
-    return Settings(**given | values)
 
 
 class Post:
@@ -338,96 +328,3 @@ def test_each_try_has_the_same_message_id(post: Post) -> None:
     mail_id = post.due()
     post.mailer().act()
     assert post.inbox.mails[0][1]["Message-ID"] == f"<{mail_id}@example.com>"
-
-
-class NotLocal(Settings):
-    """Settings of a server that is elsewhere."""
-
-    @property
-    def is_mail_local(self) -> bool:
-        return False
-
-
-@pytest.fixture
-def write() -> Callable[[], EmailMessage]:
-    def write() -> EmailMessage:
-        mail = EmailMessage()
-        mail["From"], mail["To"], mail["Subject"] = "mill@example.com", ANNA, "a report"
-        mail.set_content("text")
-        return mail
-
-    return write
-
-
-def test_mails_leave_this_machine_only_over_tls_with_the_password_of_the_environment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Callable[[], EmailMessage]
-) -> None:
-    served, trusted = certificate(tmp_path)
-    monkeypatch.setenv("MAIL_SECRET", PASSWORD)
-    values = {"mail_from": "mill@example.com", "mail_user": "reports", "mail_password": "env:MAIL_SECRET"}
-    with mail_server(tls=served, needs_login=True) as inbox:
-        settings = NotLocal(mail_server=inbox.address, **values)  # type: ignore[arg-type]
-        assert SmtpServer(settings=settings, tls=trusted).send(write(), [ANNA]) is None
-        assert inbox.over_tls == [True]
-        with pytest.raises(ServiceError):
-            SmtpServer(settings=settings).send(write(), [ANNA])  # the system does not trust the certificate
-        monkeypatch.setenv("MAIL_SECRET", "wrong")
-        with pytest.raises(ServiceError):
-            SmtpServer(settings=settings, tls=trusted).send(write(), [ANNA])
-        monkeypatch.delenv("MAIL_SECRET")
-        with pytest.raises(ServiceError):
-            SmtpServer(settings=settings, tls=trusted).send(write(), [ANNA])
-        assert len(inbox.mails) == 1
-
-
-def test_a_server_elsewhere_that_has_no_tls_gets_nothing(inbox: Inbox, write: Callable[[], EmailMessage]) -> None:
-    settings = NotLocal(mail_server=inbox.address, mail_from="mill@example.com")
-    with pytest.raises(ServiceError):
-        SmtpServer(settings=settings).send(write(), [ANNA])
-    assert inbox.mails == []
-
-
-@pytest.mark.parametrize(
-    ("server", "is_local"),
-    [
-        ("127.0.0.1:25", True), ("localhost:25", True), ("[::1]:25", True), ("127.0.0.1.example.com:25", False),
-        ("10.0.0.1:25", False), ("smtp.example.com:587", False),
-    ],
-)  # fmt: skip
-def test_only_a_loopback_server_is_on_this_machine(server: str, is_local: bool) -> None:
-    assert ReportSettings(mail_server=server).is_mail_local is is_local
-
-
-def test_a_server_that_takes_its_time_over_a_content_is_waited_for(
-    inbox: Inbox, write: Callable[[], EmailMessage], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("features.reports.smtp.SECONDS", 0.5)
-    inbox.holds_seconds = 1.0
-    assert SmtpServer(settings=settings_of(inbox)).send(write(), [ANNA]) is None
-    assert len(inbox.mails) == 1
-
-
-def test_a_session_has_an_end_before_that_of_its_claim(
-    inbox: Inbox, write: Callable[[], EmailMessage], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert smtp.CONTENT_SECONDS >= 600
-    assert timedelta(seconds=smtp.CONTENT_SECONDS) < timedelta(seconds=smtp.SESSION_SECONDS) < mails.LEASE
-    monkeypatch.setattr("features.reports.smtp.SESSION_SECONDS", 0.5)
-    inbox.holds_seconds = 30.0
-    with pytest.raises(ServiceError):
-        SmtpServer(settings=settings_of(inbox)).send(write(), [ANNA])
-
-
-def test_only_the_given_recipients_get_a_mail(inbox: Inbox, write: Callable[[], EmailMessage]) -> None:
-    SmtpServer(settings=settings_of(inbox)).send(write(), [BOB])
-    assert [recipients for recipients, _ in inbox.mails] == [[BOB]]
-
-
-@pytest.mark.parametrize(("answer", "error"), [("451 later", ServiceError), ("554 spam", MailRefusedError)])
-def test_a_permanent_answer_ends_the_tries(
-    inbox: Inbox, write: Callable[[], EmailMessage], answer: str, error: type[Exception]
-) -> None:
-    inbox.answers = [answer]
-    settings = Settings(mail_server=inbox.address, mail_from="mill@example.com")
-    with pytest.raises(error, match=answer):
-        SmtpServer(settings=settings).send(write(), [ANNA])

@@ -66,6 +66,8 @@ def test_other_numbers_of_a_document_decide_the_decimal_sign(
         (1234, "Net 9,50", Meaning.OPEN),
         (1.234, "Net 9.50", Meaning.CONTRADICTED),
         (1.234, "Net 9,50", Meaning.SUPPORTED),
+        (1.234, "Net: 9.50", Meaning.CONTRADICTED),
+        (1.234, "MwSt. v 9,50", Meaning.OPEN),
         ("$1,234", "", Meaning.SUPPORTED),
     ],
 )
