@@ -139,7 +139,9 @@ numbers up to 12, which with their sign take a byte:
 
 With `dtype` `float32` products are exact: tokens are those of the widened weights. With `auto`, which is bfloat16, a probe of a CPU chooses for each weight whether it is
 widened in the cache, with the bits of the weight widened to bfloat16, or, if that takes clearly less time, multiplied as it is, by activations rounded to 8 bits in groups of 32; the worker's
-first log line shows `int8` for the latter. Those with a scale for 16 (`Q6_K`) are always widened in the cache. Parts of one product (q, k and v; gate and up) of different layouts are widened when they are loaded,
+first log line shows `int8` for the latter. Such rounding can decide a near-tie: on an AMD EPYC with VNNI
+(2026-11-28) SmolLM2 in Q4_1, asked for the capital of France, began with a token of log-probability −1.94 where fp32
+has `The` at −1.88, and went on in French. Those with a scale for 16 (`Q6_K`) are always widened in the cache. Parts of one product (q, k and v; gate and up) of different layouts are widened when they are loaded,
 and so is everything on other CPUs and with `model_impl="transformers"`. A GPU widens numbers in registers, whatever the dtype, with the bits of the weight widened to it; its kernel
 is tested in Triton's interpreter and compiled for sm_80, sm_90 and sm_100, and was not yet run or timed on one. An answer ends with the file's `eos_token_id`, `eot_token_id` or `eom_token_id`, and with a control token
 whose text is `<|im_end|>`, `<|eot_id|>`, `<|eom_id|>`, `<|endoftext|>`, `<|end_of_text|>`, `<|end|>`, `<|end_of_turn|>`,
